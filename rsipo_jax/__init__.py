@@ -1,0 +1,1 @@
+"""Language-model agents trained with RSIPO and its relatives, in JAX."""

@@ -1,0 +1,1 @@
+"""The multi-turn loop: prompts, action parsing, and episodes played by the policy."""

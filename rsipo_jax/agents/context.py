@@ -1,0 +1,129 @@
+"""Contexts: which tokens the policy reads at each turn.
+
+`Conversation` is one growing sequence: the next prompt is the last prompt, the sampled response, and the new observation,
+ids exactly as they were. `Window` is the paper family's fresh prompt per turn with the last few exchanges. Both keep one
+place for the skill, and both leave room for it when it is absent, so that a teacher prompt always fits where a student
+prompt did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Protocol
+
+import numpy as np
+
+from rsipo_jax.agents import prompts
+from rsipo_jax.agents.trajectory import Prompt, Trajectory, Turn
+from rsipo_jax.config import Config
+from rsipo_jax.text.tokenizer import Tokenizer
+
+REQUEST_TOKENS = 64  # room for the words around a skill, or for the request to write one
+
+
+class Context(Protocol):
+    """`None` from either method means that the episode has no room left."""
+
+    def acting(self, trajectory: Trajectory, admissible: Sequence[str]) -> Prompt | None:
+        """The prompt of the next turn, given that `trajectory.observations` ends with what has to be answered."""
+
+    def analysis(self, trajectory: Trajectory) -> Prompt | None:
+        """The prompt that asks for the skill of a finished episode."""
+
+    def skill_tokens(self, skill: str) -> np.ndarray:
+        """The ids that a skill adds at `Prompt.skill_at`, int32. Empty for no skill."""
+
+
+class _Base:
+    def __init__(self, tokenizer: Tokenizer, config: Config) -> None:
+        self.tokenizer = tokenizer
+        self.show_admissible = config.context.show_admissible
+        self.max_length = config.context.max_length
+        self.turn_tokens = config.rollout.max_new_tokens
+        self.writing_tokens = config.skill.max_new_tokens
+        self.reserve = self.writing_tokens + REQUEST_TOKENS
+
+    def skill_tokens(self, skill: str) -> np.ndarray:
+        return np.asarray(self.tokenizer.encode(prompts.skill_block(skill)) if skill else [], np.int32)
+
+    def skill_fits(self, skill: str) -> bool:
+        """A skill may use the room that acting without one leaves free, no more."""
+        return len(self.skill_tokens(skill)) <= self.reserve
+
+    def _opening(self, message: prompts.Message, skill: str) -> Prompt:
+        block = [prompts.skill_block(skill)] if skill else []
+        head, before, *rest = self.tokenizer.opening([message.before, *block, message.after])
+        return Prompt(_ids(head, before, *rest), len(head) + len(before))
+
+    def _limit(self, trajectory: Trajectory) -> int:
+        return self.max_length - self.turn_tokens - (0 if trajectory.skill else self.reserve)
+
+    def _shown(self, admissible: Sequence[str]) -> Sequence[str] | None:
+        return admissible if self.show_admissible else None
+
+
+class Conversation(_Base):
+    def acting(self, trajectory: Trajectory, admissible: Sequence[str]) -> Prompt | None:
+        shown, observation = self._shown(admissible), trajectory.observations[-1]
+        if not trajectory.turns:
+            prompt = self._opening(prompts.conversation_opening(observation, shown), trajectory.skill)
+        else:
+            prompt = self._continue(trajectory.turns[-1], prompts.conversation_following(observation, shown))
+        return prompt if len(prompt.tokens) <= self._limit(trajectory) else None
+
+    def analysis(self, trajectory: Trajectory) -> Prompt | None:
+        if not trajectory.turns:
+            return None
+        end = f"{trajectory.observations[-1]}\n{prompts.analysis_request(trajectory.won)}"
+        prompt = self._continue(trajectory.turns[-1], end)
+        return prompt if len(prompt.tokens) + self.writing_tokens <= self.max_length else None
+
+    def _continue(self, last: Turn, message: str) -> Prompt:
+        stop = self.tokenizer.stop_ids
+        closed = [] if last.response[-1] in stop else [stop[0]]  # a response cut at its limit is closed here, unsampled
+        following = self.tokenizer.following([message])
+        return Prompt(_ids(last.prompt.tokens, last.response, closed, *following), last.prompt.skill_at)
+
+
+class Window(_Base):
+    def __init__(self, tokenizer: Tokenizer, config: Config) -> None:
+        super().__init__(tokenizer, config)
+        self.history, self.observation_chars = config.context.history, config.skill.observation_chars
+
+    def acting(self, trajectory: Trajectory, admissible: Sequence[str]) -> Prompt | None:
+        """Shows the last `history` exchanges, fewer when they do not fit (oldest dropped first)."""
+        first, observation = trajectory.observations[0], trajectory.observations[-1]
+        past, steps = trajectory.exchanges()[: len(trajectory.turns)], len(trajectory.turns)
+        # What is dropped must not depend on the skill: room for one is kept free, with a skill or without.
+        limit = self.max_length - self.turn_tokens - self.reserve
+        for shown in range(min(self.history, steps), -1, -1):
+            message = prompts.window_message(
+                first, past[steps - shown :], steps, observation, self._shown(admissible)
+            )
+            bare = self._opening(message, "")
+            if len(bare.tokens) <= limit:
+                return self._opening(message, trajectory.skill)
+        return None
+
+    def analysis(self, trajectory: Trajectory) -> Prompt | None:
+        """The whole episode as numbered steps; the earliest steps are left out when they do not fit."""
+        steps = trajectory.exchanges()[: len(trajectory.turns)]
+        for dropped in range(len(steps) + 1):
+            text = prompts.analysis_of_steps(
+                trajectory.observations[0], steps[dropped:], trajectory.won, self.observation_chars
+            )
+            prompt = self._opening(prompts.Message(text, ""), "")
+            if len(prompt.tokens) + self.writing_tokens <= self.max_length:
+                return prompt
+        return None
+
+
+def make_context(tokenizer: Tokenizer, config: Config) -> Conversation | Window:
+    """The context that `config.context.kind` names."""
+    kinds = {"conversation": Conversation, "window": Window}
+    return kinds[config.context.kind](tokenizer, config)
+
+
+def _ids(*pieces: Sequence[int] | np.ndarray) -> np.ndarray:
+    return np.fromiter(chain.from_iterable(pieces), np.int32)

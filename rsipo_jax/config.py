@@ -1,0 +1,158 @@
+"""Every setting of a run, as frozen dataclasses: the one place where a field, its type and its default are written.
+
+`configs/*.py` turn these into `ml_collections.ConfigDict`s for the command line; `rsipo_jax.config.validated` turns a
+ConfigDict back into a `Config` and refuses unknown keys, wrong types and impossible combinations in one sentence.
+Code receives a `Config` (or one of its sections), never a ConfigDict. Formulas cited here are explained where they are used.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """The environment that acts back."""
+
+    engine: str = "fast"  # "fast": our own exact engine, in process; "textworld": the real one, in worker processes
+    data: str = ""  # folder that holds json_2.1.1/; "" means $ALFWORLD_DATA, and without it generated games
+    max_turns: int = 50  # actions an episode may take
+    workers: int = 2  # worker processes of the textworld engine
+
+
+@dataclass(frozen=True)
+class GamesConfig:
+    """Generated ALFWorld games; used when no data folder is named."""
+
+    train: int = 800  # number of games of each split
+    valid_seen: int = 100
+    valid_unseen: int = 210
+    seed: int = 0
+    max_per_kind: int = 0  # most receptacles of one kind in a room; 0 keeps ALFRED's own counts
+
+
+@dataclass(frozen=True)
+class ModelSection:
+    """The policy network. Either a Hugging Face checkpoint, or the sizes of a fresh Qwen2-architecture network."""
+
+    checkpoint: str = ""  # folder or hub id; "" builds a fresh network of the sizes below
+    hidden_size: int = 0
+    intermediate_size: int = 0
+    num_layers: int = 0
+    num_heads: int = 0
+    num_kv_heads: int = 0
+    rope_theta: float = 10_000.0
+    dtype: str = "float32"  # compute dtype of the forward pass: float32 or bfloat16; parameters stay float32
+    scan_layers: bool = True  # one compiled layer scanned over the stack; False unrolls (faster on CPU, slower to compile)
+
+
+@dataclass(frozen=True)
+class TokenizerConfig:
+    """Hugging Face checkpoints bring their tokenizer; a fresh network trains a sentencepiece model on environment text."""
+
+    vocab_size: int = 0  # pieces of the trained sentencepiece model; 0 with a checkpoint
+
+
+@dataclass(frozen=True)
+class ContextConfig:
+    """What the policy sees at each turn."""
+
+    kind: str = "conversation"  # "conversation": one growing sequence; "window": a fresh prompt with the last `history` turns
+    history: int = 2  # observation/action pairs in a window prompt
+    show_admissible: bool = False  # list the admissible actions in every observation
+    max_length: int = 1024  # tokens of prompt and response together, skill included; the sampler's cache holds this many
+    parser: str = "faithful"  # "faithful": the family's lenient rules; "strict": exactly one admissible action after the thought
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    tasks_per_step: int = 16  # B
+    group_size: int = 8  # G
+    temperature: float = 1.0
+    max_new_tokens: int = 512  # tokens of one turn
+    slots: int = 128  # sequences decoded together
+    win_reward: float = 10.0
+    invalid_penalty: float = 0.1  # subtracted once per turn whose action is malformed
+
+
+@dataclass(frozen=True)
+class SkillConfig:
+    replays: int = 1  # K: replays of the task with each skill
+    max_new_tokens: int = 1024  # tokens of the written analysis
+    max_chars: int = 1200  # longer skills pay `long_penalty`
+    long_penalty: float = 0.2
+    eta: float = 0.1  # weight of the skill-writing loss
+    observation_chars: int = 400  # window context: an observation in the analysis prompt is cut here
+
+
+@dataclass(frozen=True)
+class TrustConfig:
+    """Empirical-Bayes trust in the skill-conditioned teacher."""
+
+    function: str = "pos_mean"  # pos_mean | prob | prob_excess | reliability | raw | one | zero
+    kappa: float = 1.0  # gain at which pos_mean trusts fully
+    c0: float = 0.5  # Jeffreys pseudo-count
+    decay: float = 0.9  # rho_e of the prior's sufficient statistics
+    tau2_floor: float = 1e-4
+    min_units: int = 16  # N_min: below it the starting prior is used
+    tau2_start: float = 0.02
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    clip: float = 0.2
+    dual_clip: float = 3.0
+    kl: float = 0.01  # beta, k3 estimate against the SFT policy
+    entropy: float = 0.0
+    distill: float = 0.03  # lambda: weight of the trusted teacher-student log-ratio
+    distill_clip: float = 5.0  # delta_max
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    steps: int = 150
+    learning_rate: float = 1e-6
+    warmup_ratio: float = 0.0
+    weight_decay: float = 0.01
+    grad_clip: float = 1.0
+    minibatch_rows: int = 256  # rows of one optimizer update; 0 takes the whole step as one batch
+    microbatch_tokens: int = 8192  # tokens of one gradient computation, padding included
+    checkpoint_every: int = 10
+
+
+@dataclass(frozen=True)
+class SFTConfig:
+    """Cold start on demonstrations: acting, acting with a skill, writing a skill."""
+
+    games: int = 0  # training games demonstrated; 0 skips the stage (the checkpoint is the SFT policy)
+    epochs: int = 3
+    learning_rate: float = 5e-6
+    batch_tokens: int = 8192
+    observation_weight: float = 0.0  # loss weight of environment text; > 0 teaches a fresh network the language
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    every: int = 5  # RL steps between evaluations on the `during` panel; 0 never
+    during: int = 64  # games of that panel (the first of the sorted valid_seen games)
+    panels: tuple[str, ...] = ("valid_seen", "valid_unseen")  # panels measured before and after RL
+    temperature: float = 0.4
+
+
+@dataclass(frozen=True)
+class Config:
+    seed: int = 0
+    method: str = "rsipo"
+    env: EnvConfig = field(default_factory=EnvConfig)
+    games: GamesConfig = field(default_factory=GamesConfig)
+    model: ModelSection = field(default_factory=ModelSection)
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    context: ContextConfig = field(default_factory=ContextConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    skill: SkillConfig = field(default_factory=SkillConfig)
+    trust: TrustConfig = field(default_factory=TrustConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    sft: SFTConfig = field(default_factory=SFTConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)

@@ -1,0 +1,200 @@
+"""Environments in worker processes, so that slow or fragile ones cost no more than their own episode.
+
+Slot s lives in worker s % workers. A worker answers one request at a time, so the slot that hung or killed it
+is known: that slot alone gets an Observation with an error. The worker is replaced, and its other slots are
+replayed there from their own task and actions when they are next needed; environments are replayable, so
+nobody sees it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import signal
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+
+from rsipo_jax.envs.protocol import Environment, Observation, Task
+
+_CLOSE_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class _Request:
+    """Play `actions` in a slot; with a task, start that task first."""
+
+    slot: int
+    task: Task | None
+    actions: tuple[str, ...]
+
+
+@dataclass
+class _Episode:
+    """What it takes to bring a slot to its present state in any worker."""
+
+    task: Task
+    actions: list[str] = field(default_factory=list)
+    played: int = -1  # actions that its worker has played; -1: the worker does not know the episode
+
+
+@dataclass
+class _Worker:
+    process: BaseProcess
+    connection: Connection
+    waiting: deque[int] = field(default_factory=deque)  # slots to serve in this call
+    serving: int | None = None
+    deadline: float = 0.0
+
+
+class ProcessPool:
+    """An EnvPool over `workers` processes, where `make`, which must pickle, makes each slot's environment."""
+
+    def __init__(self, make: Callable[[], Environment], workers: int, timeout_s: float = 120.0) -> None:
+        if workers < 1:
+            raise ValueError(f"A process pool needs at least one worker, not {workers}.")
+        self._make = make
+        self._timeout_s = timeout_s
+        self._context = multiprocessing.get_context("spawn")  # never fork: the parent may run JAX's threads
+        self._episodes: dict[int, _Episode] = {}
+        self._workers = [self._start_worker() for _ in range(workers)]
+
+    def reset(self, tasks: Mapping[int, Task]) -> dict[int, Observation]:
+        """Start a task in each named slot."""
+        self._episodes.update({slot: _Episode(task) for slot, task in tasks.items()})
+        return self._serve(tasks)
+
+    def step(self, actions: Mapping[int, str]) -> dict[int, Observation]:
+        """Play one action a slot; a slot whose episode failed or was never started answers with an error."""
+        idle = [slot for slot in actions if slot not in self._episodes]
+        for slot, action in actions.items():
+            if slot in self._episodes:
+                self._episodes[slot].actions.append(action)
+        answers = self._serve(slot for slot in actions if slot in self._episodes)
+        answers.update({slot: _failure(f"Slot {slot} has no running game; reset it first.") for slot in idle})
+        return answers
+
+    def close(self) -> None:
+        """End all workers."""
+        for worker in self._workers:
+            worker.connection.close()  # a worker ends when its pipe does
+        for worker in self._workers:
+            worker.process.join(_CLOSE_SECONDS)
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+        self._workers = []
+        self._episodes.clear()
+
+    def _serve(self, slots: Iterable[int]) -> dict[int, Observation]:
+        """Bring each slot's worker up to date with its episode; the answer is the latest observation."""
+        for slot in slots:
+            self._workers[slot % len(self._workers)].waiting.append(slot)
+        answers: dict[int, Observation] = {}
+        for number in range(len(self._workers)):
+            self._send_next(number, answers)
+        while busy := {w.connection: n for n, w in enumerate(self._workers) if w.serving is not None}:
+            earliest = min(self._workers[number].deadline for number in busy.values())
+            ready = wait(list(busy), timeout=max(0.0, earliest - time.monotonic()))
+            for connection, number in busy.items():
+                if connection in ready:
+                    self._receive(number, answers)
+                elif self._workers[number].deadline < time.monotonic():
+                    self._replace(number, f"no answer within {self._timeout_s:g} s", answers)
+        return answers
+
+    def _send_next(self, number: int, answers: dict[int, Observation]) -> None:
+        worker = self._workers[number]
+        if not worker.waiting:
+            return
+        if not worker.process.is_alive():  # it died while idle, which is no slot's fault
+            self._replace(number, "", answers)
+            return
+        slot = worker.waiting.popleft()
+        episode = self._episodes[slot]
+        task = episode.task if episode.played < 0 else None
+        worker.serving = slot
+        worker.deadline = time.monotonic() + self._timeout_s
+        with contextlib.suppress(OSError):  # a worker that has just died is found out by _receive
+            worker.connection.send(_Request(slot, task, tuple(episode.actions[max(0, episode.played) :])))
+
+    def _receive(self, number: int, answers: dict[int, Observation]) -> None:
+        worker = self._workers[number]
+        try:
+            observation = worker.connection.recv()
+        except (EOFError, OSError):
+            worker.process.join(_CLOSE_SECONDS)
+            self._replace(number, f"its process died (exit code {worker.process.exitcode})", answers)
+            return
+        assert worker.serving is not None
+        slot, worker.serving = worker.serving, None
+        answers[slot] = observation
+        if observation.error:
+            del self._episodes[slot]
+        else:
+            self._episodes[slot].played = len(self._episodes[slot].actions)
+        self._send_next(number, answers)
+
+    def _replace(self, number: int, reason: str, answers: dict[int, Observation]) -> None:
+        """Start a fresh worker in place of a dead or hung one; the slot it was serving has failed."""
+        old = self._workers[number]
+        old.process.kill()
+        old.process.join()
+        old.connection.close()
+        if old.serving is not None:
+            episode = self._episodes.pop(old.serving)
+            answers[old.serving] = _failure(f"The environment of {episode.task.id} failed: {reason}.")
+        for slot, episode in self._episodes.items():
+            if slot % len(self._workers) == number:
+                episode.played = -1
+        self._workers[number] = self._start_worker()
+        self._workers[number].waiting = old.waiting
+        self._send_next(number, answers)
+
+    def _start_worker(self) -> _Worker:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=_work, args=(theirs, self._make), daemon=True)
+        process.start()
+        theirs.close()  # so that a dead worker shows as the end of the pipe
+        return _Worker(process, ours)
+
+
+def _work(connection: Connection, make: Callable[[], Environment]) -> None:
+    """A worker: answer requests until the pipe ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes the pipe
+    environments: dict[int, Environment] = {}
+    while True:
+        try:
+            request: _Request = connection.recv()
+        except EOFError:
+            break
+        try:
+            observation = _play(environments, make, request)
+        except Exception as error:  # the episode is void; the process and its other slots are sound
+            environments.pop(request.slot, None)
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            observation = _failure(f"{type(error).__name__} in {where.name}: {error}")
+        connection.send(observation)
+    for environment in environments.values():
+        environment.close()
+
+
+def _play(
+    environments: dict[int, Environment], make: Callable[[], Environment], request: _Request
+) -> Observation:
+    if request.slot not in environments:
+        environments[request.slot] = make()
+    environment = environments[request.slot]
+    if request.task is not None:
+        observation = environment.reset(request.task)
+    for action in request.actions:
+        observation = environment.step(action)
+    return observation
+
+
+def _failure(sentence: str) -> Observation:
+    return Observation("", (), won=False, error=sentence)

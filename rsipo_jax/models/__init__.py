@@ -1,0 +1,1 @@
+"""Decoder-only transformers as pure functions on a parameter pytree."""

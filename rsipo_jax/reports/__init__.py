@@ -1,0 +1,1 @@
+"""What a run leaves behind and shows: records, console output, tables and curves."""

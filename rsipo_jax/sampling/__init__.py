@@ -1,0 +1,1 @@
+"""From prompts to sampled tokens with their behaviour log-probabilities."""

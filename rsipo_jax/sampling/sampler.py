@@ -1,0 +1,148 @@
+"""The sampler: slots that hold sequences, prompts extended where they differ from what a slot already holds.
+
+Invariants: tokens in, tokens out (no text passes through here); randomness is addressed, not consumed (a completion is a
+function of the weights, the prompt and its address, whatever else is in the batch); reusing a cached prefix never changes
+a result, it only saves the computation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rsipo_jax.models.decode import decode, extend, init_cache, serving_params
+from rsipo_jax.models.transformer import ModelConfig, Params
+
+Address = tuple[int, ...]  # names one completion: (purpose, step, task, rollout, turn)
+CHUNKS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)  # padded prompt lengths; one compiled program each
+EXTEND_TOKENS = 2048  # tokens of one `extend` call, padding included: bounds its temporaries
+CAPACITY_STEP = 256  # the cache grows in these steps up to max_length, so that short contexts stay cheap
+
+
+@dataclass(frozen=True)
+class Request:
+    slot: int
+    prompt: np.ndarray  # int32 [n], the whole prompt; what the slot already holds of it is not computed again
+    address: Address
+    max_new_tokens: int
+
+
+@dataclass(frozen=True)
+class Completion:
+    tokens: np.ndarray  # int32 [m], the stop token included when there is one
+    logprobs: np.ndarray  # float32 [m], under the distribution that was sampled from
+    stopped: bool  # False: cut at max_new_tokens
+
+
+@partial(jax.jit, static_argnums=0)
+def _keys(seed: int, addresses: jax.Array) -> jax.Array:
+    """PRNG keys [n] from int32 addresses [n, k]: one fold per coordinate."""
+    keys = jax.vmap(lambda _: jax.random.key(seed))(addresses)
+    for column in range(addresses.shape[1]):
+        keys = jax.vmap(jax.random.fold_in)(keys, addresses[:, column])
+    return keys
+
+
+class Sampler:
+    """Decodes up to `slots` sequences of up to `max_length` tokens together, with fixed shapes."""
+
+    def __init__(
+        self, config: ModelConfig, slots: int, max_length: int, max_new_tokens: int, stop_ids: tuple[int, ...], seed: int
+    ) -> None:
+        self.config, self.slots, self.max_length, self.seed = config, slots, max_length, seed
+        self.max_new_tokens, self.stop_ids = max_new_tokens, stop_ids
+        self._cached = np.zeros((slots, max_length), np.int32)  # token ids whose keys and values the slot holds
+        self._cached_length = np.zeros(slots, np.int64)
+        self._params: Params = {}
+        self._cache = init_cache(config, slots, min(CAPACITY_STEP, max_length))
+
+    def load(self, params: Params) -> None:
+        """Takes new weights; every cached prefix is forgotten, since it belongs to the old ones."""
+        self._params = _serving(params, self.config)
+        self._cached_length[:] = 0
+
+    def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
+        """Completions in the order of the requests, which must name distinct slots.
+
+        Raises ValueError when a prompt and its new tokens do not fit into the cache.
+        """
+        for r in requests:
+            if len(r.prompt) + r.max_new_tokens > self.max_length or r.max_new_tokens > self.max_new_tokens:
+                raise ValueError(
+                    f"a prompt of {len(r.prompt)} tokens with {r.max_new_tokens} new ones does not fit "
+                    f"(context.max_length={self.max_length}, at most {self.max_new_tokens} new): raise context.max_length"
+                )
+        if len({r.slot for r in requests}) != len(requests):
+            raise ValueError("two requests name one slot: give each sequence its own")
+        self._reserve(max(len(r.prompt) + r.max_new_tokens for r in requests))
+        scores = self._extend(requests)
+
+        limits = np.zeros(self.slots, np.int32)
+        lengths = np.zeros(self.slots, np.int32)
+        addresses = np.zeros((self.slots, max(len(r.address) for r in requests)), np.int32)
+        for r in requests:
+            limits[r.slot], lengths[r.slot] = r.max_new_tokens, len(r.prompt)
+            addresses[r.slot, : len(r.address)] = r.address
+        self._cache, sampled = decode(
+            self._params, self.config, self.max_new_tokens, self.stop_ids, self._cache, scores,
+            lengths, limits, _keys(self.seed, addresses), jnp.float32(temperature),
+        )  # fmt: skip
+        tokens, logprobs, counts = (np.asarray(a) for a in (sampled.tokens, sampled.logprobs, sampled.counts))
+        out = []
+        for r in requests:
+            n, m = len(r.prompt), counts[r.slot]
+            new = tokens[r.slot, :m].copy()
+            self._cached[r.slot, n : n + m - 1] = new[:-1]  # the last token has not been run through the network
+            self._cached_length[r.slot] = n + m - 1
+            out.append(Completion(new, logprobs[r.slot, :m].copy(), bool(new[-1] in self.stop_ids)))
+        return out
+
+    def _reserve(self, length: int) -> None:
+        capacity = min(-(-length // CAPACITY_STEP) * CAPACITY_STEP, self.max_length)
+        if capacity > self._cache.keys[0].shape[2]:
+            grow = capacity - self._cache.keys[0].shape[2]
+            self._cache = jax.tree.map(lambda a: jnp.pad(a, ((0, 0), (0, 0), (0, grow), (0, 0))), self._cache)
+
+    def _extend(self, requests: Sequence[Request]) -> jax.Array:
+        """Runs what each slot does not hold yet of its prompt; logits [slots, V] after the last prompt token."""
+        scores = jnp.zeros((self.slots, self.config.vocab_size), jnp.float32)
+        by_chunk: dict[int, list[tuple[int, np.ndarray, int]]] = {}
+        for r in requests:
+            n, held = len(r.prompt), int(self._cached_length[r.slot])
+            shared = min(held, n - 1)  # at least one token runs, since its logits are needed
+            differs = np.flatnonzero(self._cached[r.slot, :shared] != r.prompt[:shared])
+            start = int(differs[0]) if differs.size else shared
+            chunk = next((c for c in CHUNKS if c >= n - start), CHUNKS[-1])
+            while n - start > chunk:  # longer than the longest program: run leading pieces first
+                self._run_extend(chunk, [(r.slot, r.prompt[start : start + chunk], start)])
+                start += chunk
+            by_chunk.setdefault(chunk, []).append((r.slot, r.prompt[start:], start))
+            self._cached[r.slot, :n] = r.prompt
+            self._cached_length[r.slot] = n
+        for chunk, rows in sorted(by_chunk.items()):
+            tile = self._tile(chunk)
+            for i in range(0, len(rows), tile):
+                slots, new = self._run_extend(chunk, rows[i : i + tile])
+                scores = scores.at[slots].set(new, mode="drop")
+        return scores
+
+    def _tile(self, chunk: int) -> int:
+        return max(1, min(self.slots, EXTEND_TOKENS // chunk))
+
+    def _run_extend(self, chunk: int, rows: list[tuple[int, np.ndarray, int]]) -> tuple[np.ndarray, jax.Array]:
+        n = self._tile(chunk)
+        slots = np.full(n, self.slots, np.int32)  # out of range: a padding row
+        tokens, start, count = np.zeros((n, chunk), np.int32), np.zeros(n, np.int32), np.ones(n, np.int32)
+        for i, (slot, new, first) in enumerate(rows):
+            slots[i], start[i], count[i] = slot, first, len(new)
+            tokens[i, : len(new)] = new
+        self._cache, scores = extend(self._params, self.config, self._cache, slots, tokens, start, count)
+        return slots, scores
+
+
+_serving = jax.jit(serving_params, static_argnums=1)

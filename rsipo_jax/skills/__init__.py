@@ -1,0 +1,1 @@
+"""Skills: reading what the policy wrote, and how far the replays justify trusting it."""

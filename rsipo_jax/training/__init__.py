@@ -1,0 +1,1 @@
+"""Rows and packing, the training state, the jitted update, and the loop that reads like the paper."""

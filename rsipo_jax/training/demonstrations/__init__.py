@@ -1,0 +1,1 @@
+"""Demonstrations for the SFT cold start: played by experts, kept as an ordinary TFDS data set."""

@@ -1,0 +1,90 @@
+"""Expert episodes as text: acting without a skill, the skill a good annotator would write, and acting with that skill."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rsipo_jax.agents.prompts import task_of
+from rsipo_jax.envs.alfworld.engine import FastEpisode, intro
+from rsipo_jax.envs.alfworld.experts import ExpertStep, SearchingExpert
+from rsipo_jax.envs.alfworld.game import Game
+from rsipo_jax.envs.protocol import Task
+from rsipo_jax.skills.annotator import annotate, searched, workflow
+from rsipo_jax.skills.parsing import parse_skill
+from rsipo_jax.text.tags import ACTION_CLOSE, ACTION_OPEN, THINK_CLOSE, THINK_OPEN
+
+# Share of turns at which the expert is replaced by a random action, one pass over the game each. Random turns are read,
+# never imitated: they show how to recover, and make the failures from which avoidance skills are written.
+NOISE = (0.0, 0.1, 0.2)
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    task_id: str
+    kind: str
+    skill: str  # skill in context, "" for none
+    observations: tuple[str, ...]  # n + 1
+    admissible: tuple[tuple[str, ...], ...]  # n, what could be done at each turn
+    responses: tuple[str, ...]  # n
+    imitate: tuple[bool, ...]  # n, False where the response was a random action
+    won: bool
+    analysis: str  # the JSON to write at the end; "" when this episode does not teach it
+
+
+def response(step: ExpertStep) -> str:
+    """An expert step as the policy should say it. The spaces make words the same tokens here as inside sentences."""
+    return f"{THINK_OPEN} {step.thought}{THINK_CLOSE}{ACTION_OPEN} {step.action}{ACTION_CLOSE}"
+
+
+def demonstrations(game: Game, task: Task, seed: int, max_turns: int) -> Iterator[Demonstration]:
+    """Two episodes per noise level: without a skill (with the skill to write at its end), then with that skill."""
+    for level, noise in enumerate(NOISE):
+        rng = random.Random(f"{seed}/{task.id}/{level}")
+        first = _play(game, task, rng, max_turns, noise, skill="", script=(), avoid=())
+        commands = [_command(r) for r in first.responses]
+        answers = first.observations[1:]
+        analysis = annotate(task_of(first.observations[0]).rstrip("."), commands, answers, first.won)
+        yield Demonstration(**{**vars(first), "analysis": analysis})
+        steps = workflow(commands, answers)
+        avoid = () if first.won else tuple(searched(answers))
+        yield _play(game, task, rng, max_turns, 0.0, parse_skill(analysis).text, tuple(steps), avoid)
+
+
+def _play(
+    game: Game,
+    task: Task,
+    rng: random.Random,
+    max_turns: int,
+    noise: float,
+    skill: str,
+    script: tuple[str, ...],
+    avoid: tuple[str, ...],
+) -> Demonstration:
+    """One episode: the script first, then the searching expert, who does not look into `avoid`."""
+    episode = FastEpisode(game)
+    expert = SearchingExpert(game, rng, avoid)
+    observation = episode.observe(intro(game))
+    observations, admissible, responses, imitate = [observation.text], [], [], []
+    while not observation.won and len(responses) < max_turns:
+        step = expert.act(observation)
+        if len(responses) < len(script):
+            # The thought stays the one of a player without a skill: the teacher should differ in what it does.
+            step = ExpertStep(step.thought, script[len(responses)])
+        good = rng.random() >= noise
+        if not good:
+            step = ExpertStep(step.thought, rng.choice([a for a in observation.admissible if a != "help"]))
+        admissible.append(observation.admissible)
+        responses.append(response(step))
+        imitate.append(good)
+        observation = episode.observe(episode.step(step.action))
+        observations.append(observation.text)
+    return Demonstration(
+        task.id, task.kind, skill, tuple(observations), tuple(admissible), tuple(responses), tuple(imitate),
+        observation.won, analysis="",
+    )  # fmt: skip
+
+
+def _command(text: str) -> str:
+    return text.split(ACTION_OPEN)[1].split(ACTION_CLOSE)[0].strip()

@@ -1,0 +1,103 @@
+"""The SFT cold start: next-token loss on expert demonstrations, in exactly the contexts that RL will use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rsipo_jax.agents.context import Context
+from rsipo_jax.agents.trajectory import Trajectory, Turn
+from rsipo_jax.config import Config
+from rsipo_jax.envs.protocol import Task
+from rsipo_jax.models.transformer import ModelConfig, Params
+from rsipo_jax.text.tokenizer import Tokenizer
+from rsipo_jax.training.demonstrations.play import Demonstration
+from rsipo_jax.training.packing import pack
+from rsipo_jax.training.rows import CONTEXT, Rows, rows_from
+from rsipo_jax.training.state import TrainState, cosine, create_state, make_optimizer
+from rsipo_jax.training.update import apply_gradients, logprobs_of
+
+WARMUP = 0.05  # share of the updates
+WEIGHT_DECAY = 0.01
+GRAD_CLIP = 1.0
+
+
+def as_trajectory(demo: Demonstration, context: Context, tokenizer: Tokenizer) -> Trajectory:
+    """A demonstration as the trajectory a policy would have left, up to where the context's room ends."""
+    trajectory = Trajectory(Task(demo.task_id, demo.kind, "train"), 0, 0, 0, 0, demo.skill, won=demo.won)
+    for i, text in enumerate(demo.responses):
+        trajectory.observations.append(demo.observations[i])
+        prompt = context.acting(trajectory, demo.admissible[i])
+        if prompt is None:
+            return trajectory
+        command = text  # commands are shown only in window histories, as the environment received them
+        if "<action>" in text:
+            command = text.split("<action>")[1].split("</action>")[0].strip()
+        tokens = _response(text, tokenizer)
+        trajectory.turns.append(
+            Turn(prompt, tokens, np.zeros(len(tokens), np.float32), text, command, imitate=demo.imitate[i])
+        )
+    trajectory.observations.append(demo.observations[-1])
+    if demo.analysis and (prompt := context.analysis(trajectory)) is not None:
+        tokens = _response(demo.analysis, tokenizer)
+        trajectory.writing = Turn(prompt, tokens, np.zeros(len(tokens), np.float32), demo.analysis)
+    return trajectory
+
+
+def _response(text: str, tokenizer: Tokenizer) -> np.ndarray:
+    return np.asarray([*tokenizer.encode(text), tokenizer.stop_ids[0]], np.int32)
+
+
+def sft_rows(demos: Sequence[Demonstration], context: Context, tokenizer: Tokenizer) -> Rows:
+    """Training rows of all demonstrations."""
+    return rows_from([as_trajectory(demo, context, tokenizer) for demo in demos])
+
+
+@partial(jax.jit, static_argnums=1)
+def _gradient(
+    params: Params, config: ModelConfig, tokens: jax.Array, positions: jax.Array, segments: jax.Array, weights: jax.Array
+) -> tuple[jax.Array, Params]:
+    """Weighted mean negative log-likelihood of one batch [M, L] and its gradient."""
+
+    def loss(params: Params) -> jax.Array:
+        logprobs, _ = logprobs_of(params, config, tokens, positions, segments, 1.0)
+        return -jnp.sum(weights * logprobs) / jnp.sum(weights)
+
+    return jax.value_and_grad(loss)(params)
+
+
+def train_sft(
+    params: Params,
+    model: ModelConfig,
+    rows: Rows,
+    config: Config,
+    on_update: Callable[[int, int, float], None] = lambda *_: None,
+) -> Params:
+    """Runs `config.sft.epochs` epochs over the rows; one packed batch of `batch_tokens` an update.
+
+    Sampled tokens weigh 1, environment text `observation_weight`. `on_update(update, updates, loss)` reports.
+    """
+    cfg = config.sft
+    weights = np.where(rows.kind != CONTEXT, 1.0, cfg.observation_weight).astype(np.float32)
+    weights[rows.starts[:-1]] = 0.0  # nothing predicts the first token of a row
+    batches = []
+    for epoch in range(cfg.epochs):
+        rng = np.random.default_rng((config.seed, epoch))
+        # Rows are shuffled into large pools and packed there, so that a batch mixes games but wastes little.
+        order = rng.permutation(len(rows))
+        packed = pack(rows.starts, order.tolist(), config.context.max_length, cfg.batch_tokens)
+        batches += [packed[i] for i in rng.permutation(len(packed))]
+    optimizer = make_optimizer(WEIGHT_DECAY, GRAD_CLIP)
+    state: TrainState = create_state(jax.tree.map(jnp.copy, params), optimizer)
+    for i, batch in enumerate(batches):
+        loss, grads = _gradient(
+            state.params, model, batch.take(rows.tokens), batch.positions, batch.segment_ids, batch.take(weights)
+        )
+        rate = cosine(i, len(batches), cfg.learning_rate, WARMUP)
+        state, _ = apply_gradients(state, grads, jnp.float32(rate), optimizer)
+        on_update(i + 1, len(batches), float(loss))
+    return state.params

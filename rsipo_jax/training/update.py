@@ -1,0 +1,165 @@
+"""Scoring and the optimizer update: three jitted programs, one shape per bin length.
+
+Gradients are accumulated over micro-batches whose losses are sums divided by the token counts of the whole mini-batch,
+so that k micro-batches equal one batch exactly, ragged masks included.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import struct
+
+from rsipo_jax.config import LossConfig
+from rsipo_jax.methods.losses import hybrid_advantages, loss_sums, masked_sum
+from rsipo_jax.methods.method import Credit
+from rsipo_jax.models.transformer import ModelConfig, Params, hidden_states, token_logprobs
+from rsipo_jax.training.packing import MicroBatch, pack
+from rsipo_jax.training.rows import ACTION, CONTEXT, SKILL, Rows
+from rsipo_jax.training.state import TrainState
+
+Array = jax.Array
+
+
+@struct.dataclass
+class Batch:
+    """One micro-batch for the RL loss; every array is [M, L]."""
+
+    tokens: Array  # int32
+    positions: Array  # int32, from 0 within each row
+    segment_ids: Array  # int32, 0 = padding
+    kind: Array  # int8: CONTEXT, ACTION, SKILL
+    old_logprobs: Array  # float32, behaviour policy
+    ref_logprobs: Array  # float32, SFT policy
+    teacher_logprobs: Array  # float32, behaviour policy with the skill in context
+    advantages: Array  # float32, of the trajectory (ACTION) or of the skill (SKILL)
+    trust: Array  # float32, weight of the teacher's log-ratio
+
+
+@struct.dataclass
+class Sums:
+    """Sums of a (micro-)batch; adding two is taking both together."""
+
+    policy: Array
+    kl: Array
+    entropy: Array
+    skill_policy: Array
+    skill_kl: Array
+    clipped: Array  # action tokens whose ratio left [1 - clip, 1 + clip]
+    actions: Array  # action tokens
+    skills: Array  # skill tokens
+
+
+def logprobs_of(
+    params: Params, config: ModelConfig, tokens: Array, positions: Array, segment_ids: Array, temperature: float
+) -> tuple[Array, Array]:
+    """Log-probability of each token given the tokens before it in its segment, and the entropy there; [M, L] float32.
+
+    The first token of a segment has no prediction: its value is meaningless and always masked out.
+    """
+    hidden = hidden_states(params, config, tokens, positions, segment_ids)
+    shifted = jnp.roll(tokens, -1, axis=1)
+    logprobs, entropy = token_logprobs(params, config, hidden, shifted, temperature)
+    return jnp.roll(logprobs, 1, axis=1), jnp.roll(entropy, 1, axis=1)
+
+
+@partial(jax.jit, static_argnums=(1, 5))
+def _score(
+    params: Params, config: ModelConfig, tokens: Array, positions: Array, segment_ids: Array, temperature: float
+) -> Array:
+    return logprobs_of(params, config, tokens, positions, segment_ids, temperature)[0]
+
+
+def score(
+    params: Params, config: ModelConfig, rows: Rows, max_length: int, microbatch_tokens: int, temperature: float
+) -> np.ndarray:
+    """Log-probabilities, float32 [N] flat over `rows`, of every sampled token; 0 on context tokens.
+
+    One function for the teacher, the reference and the behaviour policy: only `params` and `rows` differ.
+    """
+    flat = np.zeros(len(rows.tokens), np.float32)
+    batches = pack(rows.starts, range(len(rows)), max_length, microbatch_tokens)
+    scored = [_score(params, config, b.take(rows.tokens), b.positions, b.segment_ids, temperature) for b in batches]
+    for batch, packed in zip(batches, scored, strict=True):
+        batch.put(np.asarray(packed), flat)
+    return np.where(rows.kind != CONTEXT, flat, np.float32(0))
+
+
+def rl_loss(
+    params: Params, config: ModelConfig, batch: Batch, totals: tuple[Array, Array], cfg: LossConfig, eta: float, temperature: float
+) -> tuple[Array, Sums]:
+    """L = [policy + beta KL - ent H] over action tokens + eta [policy + beta KL] over skill tokens; algorithms section 2.7.
+
+    `totals` = (action tokens, skill tokens) of the whole mini-batch, at least 1 each.
+    """
+    new, entropy = logprobs_of(params, config, batch.tokens, batch.positions, batch.segment_ids, temperature)
+    action, skill = batch.kind == ACTION, batch.kind == SKILL
+    advantages = hybrid_advantages(
+        batch.advantages, batch.trust, batch.teacher_logprobs, batch.old_logprobs, action, cfg.distill, cfg.distill_clip
+    )
+    act = loss_sums(new, batch.old_logprobs, batch.ref_logprobs, advantages, action, cfg)
+    wrote = loss_sums(new, batch.old_logprobs, batch.ref_logprobs, batch.advantages, skill, cfg)
+    spread, _ = masked_sum(entropy, action)
+    outside = jnp.abs(jnp.exp(jnp.where(action, new - batch.old_logprobs, 0.0)) - 1.0) > cfg.clip
+    loss = (act.policy + cfg.kl * act.kl - cfg.entropy * spread) / totals[0]
+    loss += eta * (wrote.policy + cfg.kl * wrote.kl) / totals[1]
+    return loss, Sums(
+        act.policy, act.kl, spread, wrote.policy, wrote.kl, jnp.sum(outside & action), act.tokens, wrote.tokens
+    )
+
+
+@partial(jax.jit, static_argnums=(1, 4, 5, 6), donate_argnums=7)
+def accumulate(
+    params: Params,
+    config: ModelConfig,
+    batch: Batch,
+    totals: tuple[Array, Array],
+    cfg: LossConfig,
+    eta: float,
+    temperature: float,
+    grads: Params,
+) -> tuple[Params, Sums]:
+    """Adds the gradient of one micro-batch to `grads` (donated)."""
+    new, sums = jax.grad(rl_loss, has_aux=True)(params, config, batch, totals, cfg, eta, temperature)
+    return jax.tree.map(jnp.add, grads, new), sums
+
+
+@partial(jax.jit, static_argnums=3, donate_argnums=(0, 1))
+def apply_gradients(
+    state: TrainState, grads: Params, learning_rate: Array, optimizer: optax.GradientTransformation
+) -> tuple[TrainState, Array]:
+    """One optimizer update (state donated). Returns the new state and the gradient norm before clipping."""
+    norm = optax.global_norm(grads)
+    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+    params = jax.tree.map(lambda p, u: p - learning_rate * u, state.params, updates)
+    return TrainState(params, opt_state, state.updates + 1), norm
+
+
+@dataclass(frozen=True)
+class TokenScores:
+    """Flat float32 [N] arrays over the training rows, as in `Batch`."""
+
+    old: np.ndarray
+    ref: np.ndarray
+    teacher: np.ndarray
+
+
+def make_batch(micro: MicroBatch, rows: Rows, scores: TokenScores, credit: Credit) -> Batch:
+    """The packed arrays of one micro-batch."""
+    return Batch(
+        micro.take(rows.tokens), micro.positions, micro.segment_ids, micro.take(rows.kind),
+        micro.take(scores.old), micro.take(scores.ref), micro.take(scores.teacher),
+        micro.take(credit.advantages), micro.take(credit.trust),
+    )  # fmt: skip
+
+
+def count_kinds(rows: Rows, members: np.ndarray) -> tuple[np.float32, np.float32]:
+    """(action tokens, skill tokens) of the given rows, at least 1 each: the denominators of one mini-batch."""
+    chosen = np.isin(rows.token_row, members)
+    actions, skills = ((chosen & (rows.kind == kind)).sum() for kind in (ACTION, SKILL))
+    return np.float32(max(actions, 1)), np.float32(max(skills, 1))

@@ -1,0 +1,283 @@
+"""Settings in and out of `ml_collections.ConfigDict`s, and the rules a run's settings must keep.
+
+`validated` is the gate: past it, code holds a `Config` whose every field has the right type, a possible
+value and sits well with the others. Each refusal is one sentence with the full key, the value and the fix.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from rsipo_jax.config import Config
+
+METHODS = ("rsipo", "grpo")
+ENGINES = ("fast", "textworld")
+CONTEXTS = ("conversation", "window")
+PARSERS = ("faithful", "strict")
+TRUST_FUNCTIONS = ("pos_mean", "prob", "prob_excess", "reliability", "raw", "one", "zero")
+DTYPES = ("float32", "bfloat16")
+PANELS = ("valid_seen", "valid_unseen")
+
+# Sizes of a fresh network, which a checkpoint brings with it.
+SIZES = ("hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads")
+# Fields that only the window context reads.
+WINDOW_ONLY = ("context.history", "skill.observation_chars")
+# Bytes, special ids, tags and the characters of the text take up about 400.
+SMALLEST_VOCABULARY = 512
+
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "method": METHODS,
+    "env.engine": ENGINES,
+    "model.dtype": DTYPES,
+    "context.kind": CONTEXTS,
+    "context.parser": PARSERS,
+    "trust.function": TRUST_FUNCTIONS,
+}
+
+Rule = tuple[Callable[[float], bool], str]
+
+
+def _at_least(low: int) -> Rule:
+    return (lambda x: x >= low), f"at least {low}"
+
+
+_POSITIVE: Rule = (lambda x: x > 0), "above 0"
+_SHARE: Rule = (lambda x: 0 <= x <= 1), "between 0 and 1"
+
+RANGES: Mapping[str, Rule] = {
+    "seed": _at_least(0),
+    "env.max_turns": _at_least(1),
+    "env.workers": _at_least(1),
+    "games.train": _at_least(1),
+    "games.valid_seen": _at_least(1),
+    "games.valid_unseen": _at_least(1),
+    "games.seed": _at_least(0),
+    "games.max_per_kind": _at_least(0),
+    "model.rope_theta": _POSITIVE,
+    "context.history": _at_least(0),
+    "context.max_length": _at_least(2),
+    "rollout.tasks_per_step": _at_least(1),
+    "rollout.group_size": ((lambda x: x >= 2), "at least 2, because a rollout is judged against its group"),
+    "rollout.temperature": ((lambda x: x > 0), "above 0, because a group of equal rollouts teaches nothing"),
+    "rollout.max_new_tokens": _at_least(1),
+    "rollout.slots": _at_least(1),
+    "rollout.win_reward": _POSITIVE,
+    "rollout.invalid_penalty": _at_least(0),
+    "skill.replays": _at_least(1),
+    "skill.max_new_tokens": _at_least(1),
+    "skill.max_chars": _at_least(1),
+    "skill.long_penalty": _at_least(0),
+    "skill.eta": _at_least(0),
+    "skill.observation_chars": _at_least(1),
+    "trust.kappa": _POSITIVE,
+    "trust.c0": _POSITIVE,
+    "trust.decay": _SHARE,
+    "trust.tau2_floor": _POSITIVE,
+    "trust.min_units": _at_least(0),
+    "trust.tau2_start": _POSITIVE,
+    "loss.clip": ((lambda x: 0 < x < 1), "between 0 and 1, both excluded"),
+    "loss.dual_clip": ((lambda x: x > 1), "above 1"),
+    "loss.kl": _at_least(0),
+    "loss.entropy": _at_least(0),
+    "loss.distill": _at_least(0),
+    "loss.distill_clip": _POSITIVE,
+    "train.steps": _at_least(0),
+    "train.learning_rate": _POSITIVE,
+    "train.warmup_ratio": _SHARE,
+    "train.weight_decay": _at_least(0),
+    "train.grad_clip": _POSITIVE,
+    "train.minibatch_rows": _at_least(0),
+    "train.microbatch_tokens": _at_least(1),
+    "train.checkpoint_every": _at_least(1),
+    "sft.games": _at_least(0),
+    "sft.epochs": _at_least(1),
+    "sft.learning_rate": _POSITIVE,
+    "sft.batch_tokens": _at_least(1),
+    "sft.observation_weight": _at_least(0),
+    "eval.every": _at_least(0),
+    "eval.during": _at_least(1),
+    "eval.temperature": _at_least(0),
+}
+
+
+class ConfigError(ValueError):
+    """The settings of a run are wrong; the message is one sentence with the key, the value and the fix."""
+
+
+def to_config_dict(config: Config) -> ConfigDict:
+    """The settings as a locked ConfigDict, which `--config.x.y=...` may override but not extend."""
+    return ConfigDict(dataclasses.asdict(config)).lock()
+
+
+def validated(settings: ConfigDict | Mapping[str, Any]) -> Config:
+    """The settings as a `Config`. Raises ConfigError for the first rule they break.
+
+    Takes what `to_config_dict` returned, or a `config.json` read back (whose lists stand for tuples).
+    """
+    plain = settings.to_dict() if isinstance(settings, ConfigDict) else settings
+    config = _section(Config, plain, "config")
+    values = {key: setting(config, key) for key in keys()}
+    for key, known in CHOICES.items():
+        if values[key] not in known:
+            raise ConfigError(f"config.{key}={values[key]!r} is unknown: choose one of {', '.join(known)}")
+    for key, (holds, wanted) in RANGES.items():
+        if not holds(values[key]):
+            raise ConfigError(f"config.{key}={values[key]} is out of range: give a value {wanted}")
+    for check in (_check_model, _check_context, _check_lengths, _check_panels):
+        check(config)
+    return config
+
+
+def keys() -> tuple[str, ...]:
+    """Every setting's dotted name without the leading `config.`, e.g. `rollout.group_size`."""
+    return tuple(_keys(Config, ""))
+
+
+def setting(config: Config, key: str) -> Any:
+    """The value of a setting by its dotted name, without the leading `config.`."""
+    value: Any = config
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def wrong_type(key: str, value: object) -> ConfigError:
+    """The refusal of a value of the wrong type for a setting (`config.x.y`)."""
+    kind = type(setting(Config(), key.removeprefix("config.")))
+    wanted = {int: "a whole number", float: "a finite number", str: "text", bool: "true or false"}
+    return ConfigError(f"{key}={value!r} has the wrong type: give {wanted.get(kind, 'a tuple of texts')}")
+
+
+def unknown_key(key: str) -> ConfigError:
+    """The refusal of a setting (`config.x.y`) that does not exist, with the nearest one that does."""
+    name = key.removeprefix("config.")
+    sections = {known.rpartition(".")[0] for known in keys()} - {""}
+    if name in sections:
+        fields = ", ".join(f"config.{known}" for known in keys() if known.startswith(name + "."))
+        return ConfigError(f"{key} is a section, not a setting: set one of {fields}")
+    near = difflib.get_close_matches(name, keys(), n=1)
+    hint = f"did you mean config.{near[0]}?" if near else f"the sections are {', '.join(sorted(sections))}"
+    return ConfigError(f"{key} is not a setting: {hint}")
+
+
+def _keys(section: Any, prefix: str) -> Iterator[str]:
+    types = typing.get_type_hints(section)
+    for field in dataclasses.fields(section):
+        if dataclasses.is_dataclass(types[field.name]):
+            yield from _keys(types[field.name], f"{prefix}{field.name}.")
+        else:
+            yield prefix + field.name
+
+
+def _section(kind: Any, values: Any, prefix: str) -> Any:
+    """The dataclass `kind` made from a mapping, every value of exactly the declared type."""
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{prefix}={values!r} is not a section: give a mapping of its fields")
+    types = typing.get_type_hints(kind)
+    for name in values:
+        if name not in types:
+            raise unknown_key(f"{prefix}.{name}")
+    made = {}
+    for name, wanted in types.items():
+        key = f"{prefix}.{name}"
+        if name not in values:
+            raise ConfigError(f"{key} is missing: start from configs/alfworld.py, which sets every field")
+        made[name] = (
+            _section(wanted, values[name], key)
+            if dataclasses.is_dataclass(wanted)
+            else _typed(wanted, values[name], key)
+        )
+    return kind(**made)
+
+
+def _typed(wanted: Any, value: Any, key: str) -> Any:
+    if wanted is float and type(value) in (int, float) and math.isfinite(value):
+        return float(value)
+    if wanted in (int, str, bool) and type(value) is wanted:
+        return value
+    if wanted == tuple[str, ...] and isinstance(value, list | tuple) and all(type(v) is str for v in value):
+        return tuple(value)
+    raise wrong_type(key, value)
+
+
+def _check_model(config: Config) -> None:
+    model, vocabulary = config.model, config.tokenizer.vocab_size
+    if model.checkpoint:
+        for name in SIZES:
+            if getattr(model, name):
+                raise ConfigError(
+                    f"config.model.{name}={getattr(model, name)} does not go with config.model.checkpoint="
+                    f"{model.checkpoint!r}, which brings its sizes: set it to 0"
+                )
+        if vocabulary:
+            raise ConfigError(
+                f"config.tokenizer.vocab_size={vocabulary} does not go with config.model.checkpoint="
+                f"{model.checkpoint!r}, which brings its tokenizer: set it to 0"
+            )
+        return
+    for name in SIZES:
+        if getattr(model, name) < 1:
+            raise ConfigError(
+                f"config.model.{name}={getattr(model, name)} leaves a fresh network without a size: "
+                "give at least 1, or name config.model.checkpoint"
+            )
+    if vocabulary < SMALLEST_VOCABULARY:
+        raise ConfigError(
+            f"config.tokenizer.vocab_size={vocabulary} is too small for a fresh network: "
+            f"give at least {SMALLEST_VOCABULARY}, or name config.model.checkpoint"
+        )
+    if model.num_heads % model.num_kv_heads:
+        raise ConfigError(
+            f"config.model.num_kv_heads={model.num_kv_heads} does not divide config.model.num_heads="
+            f"{model.num_heads}: give a divisor"
+        )
+    if model.hidden_size % (2 * model.num_heads):  # rotary embeddings turn the channels of a head in pairs
+        raise ConfigError(
+            f"config.model.hidden_size={model.hidden_size} does not split into config.model.num_heads="
+            f"{model.num_heads} heads of even width: give a multiple of {2 * model.num_heads}"
+        )
+
+
+def _check_context(config: Config) -> None:
+    if config.context.kind != "conversation":
+        return
+    for key in WINDOW_ONLY:
+        value, default = setting(config, key), setting(Config(), key)
+        if value != default:
+            raise ConfigError(
+                f"config.{key}={value} has no effect when config.context.kind='conversation': "
+                f"leave it at {default} or set config.context.kind='window'"
+            )
+
+
+def _check_lengths(config: Config) -> None:
+    longest = config.context.max_length
+    for key in ("rollout.max_new_tokens", "skill.max_new_tokens"):
+        if setting(config, key) >= longest:
+            raise ConfigError(
+                f"config.{key}={setting(config, key)} leaves no room for a prompt in "
+                f"config.context.max_length={longest}: make it smaller, or the length larger"
+            )
+    for key in ("train.microbatch_tokens", "sft.batch_tokens"):
+        if setting(config, key) < longest:
+            raise ConfigError(
+                f"config.{key}={setting(config, key)} does not hold one sequence of "
+                f"config.context.max_length={longest} tokens: give at least that many"
+            )
+
+
+def _check_panels(config: Config) -> None:
+    panels = config.eval.panels
+    for panel in panels:
+        if panel not in PANELS or panels.count(panel) > 1:
+            raise ConfigError(
+                f"config.eval.panels={panels} must name different panels of {', '.join(PANELS)}: "
+                "repeat --config.eval.panels=NAME once for each"
+            )

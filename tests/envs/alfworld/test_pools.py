@@ -1,0 +1,53 @@
+"""The fast pool: slots do not touch one another, and a broken game costs its own slot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rsipo_jax.config import EnvConfig
+from rsipo_jax.envs.alfworld.data import find_tasks
+from rsipo_jax.envs.alfworld.pools import FastPool, make_pool
+from rsipo_jax.envs.protocol import Observation, Task
+
+
+def play_alone(root: Path, task: Task, actions: list[str]) -> list[Observation]:
+    pool = FastPool(root)
+    return [pool.reset({0: task})[0], *(pool.step({0: action})[0] for action in actions)]
+
+
+def test_slots_are_isolated(games_root: Path) -> None:
+    one, other = find_tasks(games_root, "train")[:2]
+    tasks = {7: one, 2: other, 4: one}  # 7 and 4 play the same game at different paces
+    pool = FastPool(games_root)
+    seen = {slot: [observation] for slot, observation in pool.reset(tasks).items()}
+    actions: dict[int, list[str]] = {slot: [] for slot in tasks}
+    for turn in range(12):
+        chosen = {
+            slot: history[-1].admissible[(turn * 5 + slot) % len(history[-1].admissible)]
+            for slot, history in seen.items()
+            if slot != 4 or turn % 2
+        }
+        for slot, observation in pool.step(chosen).items():
+            seen[slot].append(observation)
+            actions[slot].append(chosen[slot])
+    for slot, task in tasks.items():
+        assert seen[slot] == play_alone(games_root, task, actions[slot])
+
+
+def test_a_missing_game_costs_its_own_slot(games_root: Path) -> None:
+    task = find_tasks(games_root, "train")[0]
+    pool = FastPool(games_root)
+    answers = pool.reset({0: task, 1: Task("train/no/game", task.kind, "train")})
+    assert answers[0] == play_alone(games_root, task, [])[0]
+    assert "There is no game train/no/game" in answers[1].error
+    after = pool.step({0: "inventory", 1: "inventory"})
+    assert after[0].text == "You are not carrying anything."
+    assert "reset it first" in after[1].error
+
+
+def test_the_engine_is_chosen_by_name(games_root: Path) -> None:
+    assert isinstance(make_pool(EnvConfig(engine="fast"), games_root), FastPool)
+    with pytest.raises(ValueError, match=r"config\.env\.engine is 'slow'; choose 'fast' or 'textworld'"):
+        make_pool(EnvConfig(engine="slow"), games_root)

@@ -1,0 +1,177 @@
+"""The settings: presets that validate, and refusals that name the key, the value and the fix."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from ml_collections import ConfigDict
+
+from rsipo_jax.config import Config
+from rsipo_jax.validation import (
+    CHOICES,
+    RANGES,
+    SIZES,
+    WINDOW_ONLY,
+    ConfigError,
+    keys,
+    setting,
+    to_config_dict,
+    validated,
+)
+
+ALFWORLD = runpy.run_path(str(Path(__file__).parents[1] / "configs" / "alfworld.py"))
+NUMBERS = [key for key in keys() if key in RANGES]
+
+
+def preset_with(preset: str = "tiny", **changes: Any) -> ConfigDict:
+    """A preset with changes; the keyword `rollout__group_size` stands for `rollout.group_size`."""
+    config: ConfigDict = ALFWORLD["get_config"](preset)
+    for name, value in changes.items():
+        *path, last = name.split("__")
+        section = config
+        for step in path:
+            section = section[step]
+        section[last] = value
+    return config
+
+
+@pytest.mark.parametrize("preset", ALFWORLD["PRESETS"])
+def test_every_preset_validates_and_survives_its_record(preset: str) -> None:
+    config = validated(ALFWORLD["get_config"](preset))
+    assert config == ALFWORLD["PRESETS"][preset]
+    assert validated(json.loads(json.dumps(dataclasses.asdict(config)))) == config
+
+
+def test_the_papers_presets_have_the_papers_numbers() -> None:
+    for preset in ("qwen2.5-3b", "qwen2.5-7b", "qwen3-1.7b"):
+        config = validated(ALFWORLD["get_config"](preset))
+        assert (config.train.steps, config.train.learning_rate, config.train.warmup_ratio) == (150, 1e-6, 0.0)
+        assert (config.rollout.tasks_per_step, config.rollout.group_size) == (16, 8)
+        assert config.context.kind == "window" and config.context.show_admissible
+        prompt = config.context.max_length - config.rollout.max_new_tokens
+        assert prompt == (4096 if preset == "qwen2.5-7b" else 2048)
+
+
+def test_a_preset_is_locked() -> None:
+    with pytest.raises(AttributeError):
+        ALFWORLD["get_config"]().rollout.group_sise = 8
+
+
+def test_an_unknown_preset_lists_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match=r"'huge' .* unknown: choose one of tiny, .*qwen3-1.7b"):
+        ALFWORLD["get_config"]("huge")
+
+
+@pytest.mark.parametrize("key", [*RANGES, *CHOICES, *WINDOW_ONLY])
+def test_every_rule_is_about_a_setting(key: str) -> None:
+    assert key in keys()
+
+
+def test_every_number_has_a_rule() -> None:
+    numbers = {key for key in keys() if type(setting(Config(), key)) in (int, float)}
+    ruled_with_others = {f"model.{name}" for name in SIZES} | {"tokenizer.vocab_size"}
+    assert numbers - ruled_with_others == set(RANGES)
+
+
+@pytest.mark.parametrize(
+    ("preset", "changes", "message"),
+    [
+        ("tiny", {"rollout__group_size": 0}, r"config\.rollout\.group_size=0 .*at least 2"),
+        ("tiny", {"rollout__group_size": 1}, r"config\.rollout\.group_size=1 .*at least 2"),
+        ("tiny", {"rollout__temperature": 0.0}, r"config\.rollout\.temperature=0\.0 .*above 0"),
+        ("tiny", {"train__steps": -1}, r"config\.train\.steps=-1 .*at least 0"),
+        ("tiny", {"trust__decay": 1.5}, r"config\.trust\.decay=1\.5 .*between 0 and 1"),
+        ("tiny", {"loss__clip": 1.0}, r"config\.loss\.clip=1\.0 .*between 0 and 1"),
+        ("tiny", {"loss__kl": math.nan}, r"config\.loss\.kl=nan .*finite number"),
+        ("tiny", {"method": "grop"}, r"config\.method='grop' is unknown: choose one of rsipo, grpo"),
+        ("tiny", {"env__engine": "slow"}, r"config\.env\.engine='slow' .*fast, textworld"),
+        ("tiny", {"trust__function": "some"}, r"config\.trust\.function='some' .*pos_mean"),
+        ("tiny", {"model__dtype": "float16"}, r"config\.model\.dtype='float16' .*bfloat16"),
+        ("tiny", {"model__checkpoint": "Qwen/Qwen2.5-3B"}, r"config\.model\.hidden_size=128 .*set it to 0"),
+        ("tiny", {"model__num_layers": 0}, r"config\.model\.num_layers=0 .*config\.model\.checkpoint"),
+        ("tiny", {"model__num_heads": 3}, r"config\.model\.num_kv_heads=2 .*num_heads=3: give a divisor"),
+        ("tiny", {"model__hidden_size": 100}, r"config\.model\.hidden_size=100 .*multiple of 8"),
+        ("tiny", {"tokenizer__vocab_size": 100}, r"config\.tokenizer\.vocab_size=100 .*at least 512"),
+        ("qwen2.5-3b", {"tokenizer__vocab_size": 1024}, r"config\.tokenizer\.vocab_size=1024 .*set it to 0"),
+        ("qwen2.5-3b", {"model__checkpoint": ""}, r"config\.model\.hidden_size=0 .*model\.checkpoint"),
+        ("tiny", {"context__history": 5}, r"config\.context\.history=5 has no effect .*'window'"),
+        ("tiny", {"skill__observation_chars": 50}, r"config\.skill\.observation_chars=50 has no effect"),
+        ("tiny", {"rollout__max_new_tokens": 1024}, r"config\.rollout\.max_new_tokens=1024 .*length=1024"),
+        ("tiny", {"skill__max_new_tokens": 4096}, r"config\.skill\.max_new_tokens=4096 .*max_length=1024"),
+        ("tiny", {"train__microbatch_tokens": 9}, r"config\.train\.microbatch_tokens=9 .*max_length=1024"),
+        ("tiny", {"sft__batch_tokens": 9}, r"config\.sft\.batch_tokens=9 .*at least that many"),
+        ("tiny", {"eval__panels": ("valid_sene",)}, r"config\.eval\.panels=\('valid_sene',\) .*valid_unseen"),
+        ("tiny", {"eval__panels": ("valid_seen", "valid_seen")}, r"config\.eval\.panels=.* different panels"),
+    ],
+)
+def test_an_impossible_setting_is_one_sentence(preset: str, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as refusal:
+        validated(preset_with(preset, **changes))
+    assert "\n" not in str(refusal.value)
+
+
+@given(
+    path=st.lists(st.text("abcdefghijklmnop_", min_size=1, max_size=8), min_size=1, max_size=2),
+    value=st.integers() | st.text(max_size=3),
+)
+def test_a_random_unknown_key_is_refused(path: list[str], value: int | str) -> None:
+    plain = preset_with().to_dict()
+    section = plain
+    for name in path[:-1]:
+        section = section.setdefault(name, {})
+        assume(isinstance(section, dict))
+    assume(path[-1] not in section)
+    section[path[-1]] = value
+    with pytest.raises(ConfigError, match=r"config\.\S+ is not a setting"):
+        validated(plain)
+
+
+@given(key=st.sampled_from(keys()), value=st.none() | st.binary(max_size=2) | st.lists(st.none(), min_size=1))
+def test_a_wrong_type_is_refused_wherever_it_stands(key: str, value: Any) -> None:
+    plain = preset_with().to_dict()
+    *path, last = key.split(".")
+    section = plain
+    for name in path:
+        section = section[name]
+    section[last] = value
+    with pytest.raises(ConfigError, match=rf"config\.{key}=.* has the wrong type: give "):
+        validated(plain)
+
+
+@given(key=st.sampled_from(NUMBERS), value=st.floats(max_value=-1e-9, allow_infinity=False))
+def test_no_number_may_be_negative(key: str, value: float) -> None:
+    whole = isinstance(setting(Config(), key), int)
+    with pytest.raises(ConfigError, match=rf"config\.{key}="):
+        validated(preset_with(**{key.replace(".", "__"): math.floor(value) if whole else value}))
+
+
+def test_true_is_no_number_and_a_missing_field_is_named() -> None:
+    plain = preset_with().to_dict()
+    plain["train"]["steps"] = True
+    with pytest.raises(ConfigError, match=r"config\.train\.steps=True has .* a whole number"):
+        validated(plain)
+    del plain["train"]["steps"]
+    with pytest.raises(ConfigError, match=r"config\.train\.steps is missing"):
+        validated(plain)
+
+
+def test_a_whole_number_may_stand_for_a_float_and_a_list_for_a_tuple() -> None:
+    plain = preset_with().to_dict()
+    plain["train"]["grad_clip"] = 1
+    plain["eval"]["panels"] = ["valid_unseen"]
+    config = validated(plain)
+    assert config.train.grad_clip == 1.0 and type(config.train.grad_clip) is float
+    assert config.eval.panels == ("valid_unseen",)
+
+
+def test_to_config_dict_round_trips() -> None:
+    config = ALFWORLD["PRESETS"]["tiny"]
+    assert validated(to_config_dict(config)) == config
