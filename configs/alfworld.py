@@ -27,22 +27,22 @@ from rsipo_jax.config import (
 from rsipo_jax.validation import ConfigError, to_config_dict
 
 TINY = Config(
-    env=EnvConfig(max_turns=20),
-    games=GamesConfig(train=800, valid_seen=100, valid_unseen=210),
+    env=EnvConfig(max_turns=15),
+    games=GamesConfig(train=800, valid_seen=100, valid_unseen=210, max_per_kind=2),
     model=ModelSection(
         hidden_size=128,
         intermediate_size=384,
-        num_layers=4,
+        num_layers=3,
         num_heads=4,
         num_kv_heads=2,
         scan_layers=False,
     ),
     tokenizer=TokenizerConfig(vocab_size=1024),
-    context=ContextConfig(kind="conversation", max_length=1024),
-    rollout=RolloutConfig(tasks_per_step=16, group_size=8, max_new_tokens=24, slots=128),
+    context=ContextConfig(kind="conversation", max_length=896, parser="strict"),
+    rollout=RolloutConfig(tasks_per_step=8, group_size=8, max_new_tokens=24, slots=64),
     skill=SkillConfig(max_new_tokens=96),
-    train=TrainConfig(steps=30, learning_rate=3e-4, checkpoint_every=10),
-    sft=SFTConfig(games=400, epochs=3, learning_rate=1e-3, observation_weight=0.1),
+    train=TrainConfig(steps=20, learning_rate=3e-4, minibatch_rows=16, microbatch_tokens=3584, checkpoint_every=5),
+    sft=SFTConfig(games=300, epochs=3, learning_rate=3e-3, batch_tokens=3584, observation_weight=0.2),
     eval=EvalConfig(every=5, during=64),
 )
 

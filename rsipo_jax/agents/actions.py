@@ -1,7 +1,8 @@
 """From a response to the command that is sent to the environment.
 
-`faithful` keeps the rules of the verl-agent family, quirks included, so that numbers compare with published ones; `strict`
-accepts exactly one admissible action after the thought. Prompt and parser share the tags of `rsipo_jax.text.tags`.
+`faithful` keeps the rules of the verl-agent family, quirks included, so that numbers compare with published ones;
+`strict` accepts exactly one admissible action after the thought. Prompt and parser share the tags of
+`rsipo_jax.text.tags`.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rsipo_jax.text.tags import ACTION_CLOSE, ACTION_OPEN, THINK_CLOSE, THINK_OPEN
+from rsipo_jax.text.tags import ACTION_CLOSE, ACTION_OPEN, TAGS, THINK_CLOSE, THINK_OPEN
 
 _CJK = re.compile(r"[\u4e00-\u9fff]")
+_TEXT = rf"(?:(?!{'|'.join(map(re.escape, TAGS))}).)*"  # no tag inside
 _STRICT = re.compile(
-    rf"\s*{re.escape(THINK_OPEN)}(?P<thought>.*?){re.escape(THINK_CLOSE)}"
-    rf"\s*{re.escape(ACTION_OPEN)}(?P<action>.*?){re.escape(ACTION_CLOSE)}\s*",
+    rf"\s*{re.escape(THINK_OPEN)}{_TEXT}{re.escape(THINK_CLOSE)}"
+    rf"\s*{re.escape(ACTION_OPEN)}(?P<action>{_TEXT}){re.escape(ACTION_CLOSE)}\s*",
     re.DOTALL,
 )
 
@@ -46,10 +48,11 @@ def parse_faithful(response: str, admissible: Sequence[str]) -> ParsedAction:
 def parse_strict(response: str, admissible: Sequence[str]) -> ParsedAction:
     """One thought, then one action, nothing else, and the action is admissible. Anything else is invalid."""
     match = _STRICT.fullmatch(response)
-    if not match or any(tag in match["thought"] + match["action"] for tag in (THINK_OPEN, ACTION_OPEN)):
+    if not match:
         return ParsedAction("", False, False)
     command = match["action"].strip()
-    return ParsedAction(command, command in admissible, command in admissible)
+    known = command in admissible
+    return ParsedAction(command, known, known)
 
 
 PARSERS = {"faithful": parse_faithful, "strict": parse_strict}

@@ -1,13 +1,14 @@
 """Incremental decoding: a key/value cache, prompt extension, and the sampling loop.
 
-The cache is a list of per-layer arrays (a stacked cache would be copied layer by layer on every step). Invariant: a slot's
-result depends on that slot alone. Every position is written exactly at its own index and padding is never written, so
-neither padding nor neighbours can leak into a row.
+The cache is a list of per-layer arrays (a stacked cache would be copied layer by layer on every step). Invariant: a
+slot's result depends on that slot alone. Every position is written exactly at its own index and padding is never
+written, so neither padding nor neighbours can leak into a row.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -48,25 +49,40 @@ def init_cache(config: ModelConfig, slots: int, capacity: int) -> KVCache:
 
 
 def serving_params(params: Params, config: ModelConfig) -> Params:
-    """Parameters in the compute dtype with layers unstacked: scanning layers costs 1.6-2x in decoding."""
-    params = jax.tree.map(lambda a: a.astype(config.dtype), params)
+    """Parameters in the compute dtype with layers unstacked: scanning layers costs 1.6-2x in decoding.
+
+    Norm scales stay float32, since `rms_norm` multiplies in float32 and training must see the same numbers.
+    """
+
+    def cast(path: tuple[Any, ...], a: jax.Array) -> jax.Array:
+        return a if "norm" in path[-1].key else a.astype(config.dtype)
+
+    params = jax.tree_util.tree_map_with_path(cast, params)
     return params | {"layers": unstack_layers(params["layers"], config.num_layers)}
 
 
 def _forward(
-    params: Params, config: ModelConfig, cache: KVCache, slots: jax.Array, tokens: jax.Array, positions: jax.Array
+    params: Params,
+    config: ModelConfig,
+    cache: KVCache,
+    slots: jax.Array | None,
+    tokens: jax.Array,
+    positions: jax.Array,
 ) -> tuple[KVCache, jax.Array]:
-    """Runs tokens [n, C] of the given slots [n] at their positions [n, C] (out of range = padding: computed, not written)."""
-    capacity = cache.keys[0].shape[2]
+    """Runs tokens [n, C] at their positions [n, C]; a position out of range is padding: computed, not written.
+
+    Row i belongs to slot `slots[i]`. None: the rows are all slots in order, whose cache is read in place, not gathered.
+    """
+    everyone, capacity = cache.keys[0].shape[0], cache.keys[0].shape[2]
     mask = jnp.arange(capacity)[None, None, :] <= positions[:, :, None]
-    whole = slots.shape[0] == cache.keys[0].shape[0]  # decoding runs every slot in order: no gather needed
+    rows = jnp.arange(everyone) if slots is None else slots
     x = params["embed"][tokens]
     keys, values = [], []
     for layer, old_k, old_v in zip(params["layers"], cache.keys, cache.values, strict=True):
         q, k, v = project_qkv(rms_norm(x, layer["input_norm"], config.rms_norm_eps), layer, positions, config)
-        new_k = old_k.at[slots[:, None], :, positions].set(k, mode="drop")
-        new_v = old_v.at[slots[:, None], :, positions].set(v, mode="drop")
-        seen_k, seen_v = (new_k, new_v) if whole else (new_k[slots], new_v[slots])
+        new_k = old_k.at[rows[:, None], :, positions].set(k, mode="drop")
+        new_v = old_v.at[rows[:, None], :, positions].set(v, mode="drop")
+        seen_k, seen_v = (new_k, new_v) if slots is None else (new_k[slots], new_v[slots])
         x = x + matmul(attend(q, seen_k, seen_v, mask), layer["wo"])
         x = x + feed_forward(rms_norm(x, layer["post_norm"], config.rms_norm_eps), layer)
         keys.append(new_k)
@@ -96,9 +112,10 @@ def extend(
 def sample_token(
     scores: jax.Array, keys: jax.Array, index: jax.Array, temperature: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """One token per row from softmax(scores / temperature), greedy at temperature 0, and its log-probability.
+    """One token per row from softmax(scores / temperature), and its log-probability there.
 
-    scores float32 [n, V]; keys [n] per-sequence; `index` counts tokens of the turn: the draw is addressed by (key, index).
+    Temperature 0 takes the likeliest token and gives its log-probability at temperature 1. scores float32 [n, V]; keys
+    [n], one a sequence; `index` counts the tokens of the turn: the draw is addressed by (key, index).
     """
     log_p = jax.nn.log_softmax(scores / jnp.where(temperature > 0, temperature, 1.0), axis=-1)
     draws = jax.vmap(lambda key, row: jax.random.categorical(jax.random.fold_in(key, index), row))(keys, log_p)
@@ -120,7 +137,6 @@ def decode(
     temperature: jax.Array,
 ) -> tuple[KVCache, Sampled]:
     """Samples until every slot has emitted a stop token or reached its limit (at most `max_new`)."""
-    slots = jnp.arange(lengths.shape[0])
     capacity = cache.keys[0].shape[2]
     stops = jnp.asarray(stop_ids)
 
@@ -136,7 +152,7 @@ def decode(
     def advance(state: tuple) -> tuple:
         i, cache, token, active, out = state
         positions = jnp.where(active, lengths + i, capacity)[:, None]
-        cache, hidden = _forward(params, config, cache, slots, token[:, None], positions)
+        cache, hidden = _forward(params, config, cache, None, token[:, None], positions)
         token, active, out = draw(i + 1, logits(params, config, hidden[:, 0]), active, out)
         return i + 1, cache, token, active, out
 

@@ -1,7 +1,7 @@
 """The policy network: a Qwen2-architecture decoder as pure functions on a pytree of float32 arrays.
 
-Layers are stacked on a leading axis and scanned (one compiled layer whatever the depth) or unrolled (`scan_layers=False`).
-Two switches cover the near relatives: `qk_norm` (Qwen3) and `qkv_bias=False` (Llama, SmolLM2, Qwen3).
+Layers are stacked on a leading axis and scanned (one compiled layer whatever the depth) or unrolled
+(`scan_layers=False`). Two switches cover the near relatives: `qk_norm` (Qwen3) and `qkv_bias=False` (Llama, SmolLM2, Qwen3).
 
 Invariant: rows are independent and segments of a packed row are independent. A token attends to the tokens of its own
 segment at or before it, nothing else; segment 0 is padding. Masks come from `segment_ids`, never from token ids.
@@ -18,7 +18,7 @@ from jax import lax
 
 Params = dict[str, Any]
 NEGATIVE = -1e30  # a finite "minus infinity": fully masked rows give a uniform softmax instead of NaN
-QUERY_BLOCK = 128  # queries of one attention block; its scores stay in cache and keys after the block are skipped
+QUERY_BLOCK = 128  # queries of one attention block: its scores stay in cache, keys after it are skipped
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def init_params(config: ModelConfig, key: jax.Array) -> Params:
         "final_norm": jnp.ones((c.hidden_size,)),
     }
     if not c.tie_embeddings:
-        params["lm_head"] = 0.02 * jax.random.normal(jax.random.fold_in(key, 1), (c.vocab_size, c.hidden_size))
+        params["lm_head"] = normal((c.vocab_size, c.hidden_size))
     return params
 
 
@@ -159,6 +159,7 @@ def hidden_states(
     params: Params, config: ModelConfig, tokens: jax.Array, positions: jax.Array, segment_ids: jax.Array
 ) -> jax.Array:
     """Final hidden states [B, T, D] of packed rows; tokens, positions, segment_ids are int32 [B, T]."""
+
     def block(x: jax.Array, layer: Params) -> tuple[jax.Array, None]:
         q, k, v = project_qkv(rms_norm(x, layer["input_norm"], config.rms_norm_eps), layer, positions, config)
         x = x + matmul(attend_packed(q, k, v, segment_ids), layer["wo"])

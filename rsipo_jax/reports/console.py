@@ -55,16 +55,20 @@ def stage(console: Console, number: int, stages: int, title: str, detail: str = 
 
 @contextmanager
 def progress(
-    console: Console, label: str, total: int, clock: Callable[[], float] = time.monotonic
+    console: Console,
+    label: str,
+    total: int,
+    clock: Callable[[], float] = time.monotonic,
+    transient: bool = False,
 ) -> Iterator[Callable[[int], None]]:
     """Shows the progress of `total` pieces of work; yields the function that is told how many more are done.
 
     `with progress(console, "games", 800) as advance: ... advance(1)`. Other output goes through the same
-    console, which keeps it above the bar.
+    console, which keeps it above the bar. A `transient` one leaves nothing behind when it is done.
     """
     if console.is_terminal:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=console) as bar:
+        with Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=console, transient=transient) as bar:
             task = bar.add_task(label, total=total)
             yield lambda amount: bar.advance(task, amount)
         return
@@ -84,7 +88,8 @@ def progress(
             )
 
     yield advance
-    console.print(Text(f"{label}: {done}/{total} in {duration(clock() - start)}"))
+    if not transient:
+        console.print(Text(f"{label}: {done}/{total} in {duration(clock() - start)}"))
 
 
 def step_line(console: Console, record: Mapping[str, Any], steps: int) -> None:

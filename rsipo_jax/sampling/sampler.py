@@ -1,8 +1,8 @@
 """The sampler: slots that hold sequences, prompts extended where they differ from what a slot already holds.
 
-Invariants: tokens in, tokens out (no text passes through here); randomness is addressed, not consumed (a completion is a
-function of the weights, the prompt and its address, whatever else is in the batch); reusing a cached prefix never changes
-a result, it only saves the computation.
+Invariants: tokens in, tokens out (no text passes through here); randomness is addressed, not consumed (a completion is
+a function of the weights, the prompt and its address, whatever else is in the batch); reusing a cached prefix saves its
+computation and changes nothing. Both hold up to the rounding of matrix products, whose shapes do depend on the batch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from rsipo_jax.models.decode import decode, extend, init_cache, serving_params
 from rsipo_jax.models.transformer import ModelConfig, Params
 
-Address = tuple[int, ...]  # names one completion: (purpose, step, task, rollout, turn)
+Address = tuple[int, int, int, int, int]  # names one completion: (purpose, step, task, rollout, turn)
 CHUNKS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)  # padded prompt lengths; one compiled program each
 EXTEND_TOKENS = 2048  # tokens of one `extend` call, padding included: bounds its temporaries
 CAPACITY_STEP = 256  # the cache grows in these steps up to max_length, so that short contexts stay cheap
@@ -41,7 +41,7 @@ class Completion:
 
 @partial(jax.jit, static_argnums=0)
 def _keys(seed: int, addresses: jax.Array) -> jax.Array:
-    """PRNG keys [n] from int32 addresses [n, k]: one fold per coordinate."""
+    """PRNG keys [n] from int32 addresses [n, 5]: one fold per coordinate."""
     keys = jax.vmap(lambda _: jax.random.key(seed))(addresses)
     for column in range(addresses.shape[1]):
         keys = jax.vmap(jax.random.fold_in)(keys, addresses[:, column])
@@ -52,42 +52,58 @@ class Sampler:
     """Decodes up to `slots` sequences of up to `max_length` tokens together, with fixed shapes."""
 
     def __init__(
-        self, config: ModelConfig, slots: int, max_length: int, max_new_tokens: int, stop_ids: tuple[int, ...], seed: int
+        self,
+        config: ModelConfig,
+        slots: int,
+        max_length: int,
+        max_new_tokens: int,
+        stop_ids: tuple[int, ...],
+        seed: int,
     ) -> None:
         self.config, self.slots, self.max_length, self.seed = config, slots, max_length, seed
         self.max_new_tokens, self.stop_ids = max_new_tokens, stop_ids
-        self._cached = np.zeros((slots, max_length), np.int32)  # token ids whose keys and values the slot holds
+        self._cached = np.zeros((slots, max_length), np.int32)  # ids whose keys and values the slot holds
         self._cached_length = np.zeros(slots, np.int64)
         self._params: Params = {}
-        self._cache = init_cache(config, slots, min(CAPACITY_STEP, max_length))
 
     def load(self, params: Params) -> None:
-        """Takes new weights; every cached prefix is forgotten, since it belongs to the old ones."""
+        """Takes new weights, and starts from an empty cache of the smallest capacity.
+
+        The old cache belongs to the old weights; and what is sampled now must not depend on how long the sequences of
+        earlier steps were, not even by rounding, or a run that resumes here would differ from one that went through.
+        """
         self._params = _serving(params, self.config)
         self._cached_length[:] = 0
+        self._cache = init_cache(self.config, self.slots, min(CAPACITY_STEP, self.max_length))
 
     def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
-        """Completions in the order of the requests, which must name distinct slots.
+        """Completions in the order of the requests; temperature 0 is greedy.
 
-        Raises ValueError when a prompt and its new tokens do not fit into the cache.
+        Raises ValueError for an empty prompt, for one that does not fit into the cache with its new tokens, for more new
+        tokens than the sampler was made for, and when two requests name one slot.
         """
         for r in requests:
-            if len(r.prompt) + r.max_new_tokens > self.max_length or r.max_new_tokens > self.max_new_tokens:
+            n, new = len(r.prompt), r.max_new_tokens
+            if not 0 < new <= self.max_new_tokens:
+                raise ValueError(f"{new} new tokens cannot be sampled: ask for 1 to {self.max_new_tokens}")
+            if not 0 < n <= self.max_length - new:
                 raise ValueError(
-                    f"a prompt of {len(r.prompt)} tokens with {r.max_new_tokens} new ones does not fit "
-                    f"(context.max_length={self.max_length}, at most {self.max_new_tokens} new): raise context.max_length"
+                    f"a prompt of {n} tokens with {new} new ones does not fit in "
+                    f"config.context.max_length={self.max_length}: shorten the prompt or raise config.context.max_length"
                 )
         if len({r.slot for r in requests}) != len(requests):
             raise ValueError("two requests name one slot: give each sequence its own")
+        if not requests:
+            return []
         self._reserve(max(len(r.prompt) + r.max_new_tokens for r in requests))
         scores = self._extend(requests)
 
         limits = np.zeros(self.slots, np.int32)
         lengths = np.zeros(self.slots, np.int32)
-        addresses = np.zeros((self.slots, max(len(r.address) for r in requests)), np.int32)
+        addresses = np.zeros((self.slots, 5), np.int32)
         for r in requests:
             limits[r.slot], lengths[r.slot] = r.max_new_tokens, len(r.prompt)
-            addresses[r.slot, : len(r.address)] = r.address
+            addresses[r.slot] = r.address
         self._cache, sampled = decode(
             self._params, self.config, self.max_new_tokens, self.stop_ids, self._cache, scores,
             lengths, limits, _keys(self.seed, addresses), jnp.float32(temperature),
@@ -97,12 +113,14 @@ class Sampler:
         for r in requests:
             n, m = len(r.prompt), counts[r.slot]
             new = tokens[r.slot, :m].copy()
-            self._cached[r.slot, n : n + m - 1] = new[:-1]  # the last token has not been run through the network
+            # The last token has not been run through the network.
+            self._cached[r.slot, n : n + m - 1] = new[:-1]
             self._cached_length[r.slot] = n + m - 1
             out.append(Completion(new, logprobs[r.slot, :m].copy(), bool(new[-1] in self.stop_ids)))
         return out
 
     def _reserve(self, length: int) -> None:
+        """Lets the cache grow to hold sequences of `length` tokens."""
         capacity = min(-(-length // CAPACITY_STEP) * CAPACITY_STEP, self.max_length)
         if capacity > self._cache.keys[0].shape[2]:
             grow = capacity - self._cache.keys[0].shape[2]
@@ -117,10 +135,10 @@ class Sampler:
             shared = min(held, n - 1)  # at least one token runs, since its logits are needed
             differs = np.flatnonzero(self._cached[r.slot, :shared] != r.prompt[:shared])
             start = int(differs[0]) if differs.size else shared
-            chunk = next((c for c in CHUNKS if c >= n - start), CHUNKS[-1])
-            while n - start > chunk:  # longer than the longest program: run leading pieces first
-                self._run_extend(chunk, [(r.slot, r.prompt[start : start + chunk], start)])
-                start += chunk
+            while n - start > CHUNKS[-1]:  # longer than the longest program: run leading pieces first
+                self._run_extend(CHUNKS[-1], [(r.slot, r.prompt[start : start + CHUNKS[-1]], start)])
+                start += CHUNKS[-1]
+            chunk = next(c for c in CHUNKS if c >= n - start)
             by_chunk.setdefault(chunk, []).append((r.slot, r.prompt[start:], start))
             self._cached[r.slot, :n] = r.prompt
             self._cached_length[r.slot] = n
@@ -132,9 +150,13 @@ class Sampler:
         return scores
 
     def _tile(self, chunk: int) -> int:
+        """Rows of one `extend` call."""
         return max(1, min(self.slots, EXTEND_TOKENS // chunk))
 
-    def _run_extend(self, chunk: int, rows: list[tuple[int, np.ndarray, int]]) -> tuple[np.ndarray, jax.Array]:
+    def _run_extend(
+        self, chunk: int, rows: Sequence[tuple[int, np.ndarray, int]]
+    ) -> tuple[np.ndarray, jax.Array]:
+        """Extends slots by tokens [1 to chunk] from a position on; `rows` are (slot, tokens, position)."""
         n = self._tile(chunk)
         slots = np.full(n, self.slots, np.int32)  # out of range: a padding row
         tokens, start, count = np.zeros((n, chunk), np.int32), np.zeros(n, np.int32), np.ones(n, np.int32)

@@ -1,7 +1,7 @@
-"""Packing: ragged rows into bins of a few fixed lengths, and flat per-token arrays in and out of them.
+"""Packing: ragged rows into bins of one length, and flat per-token arrays in and out of them.
 
-Invariant: packing changes no number. Each row is one segment of one bin, with its own positions from 0; bins of equal
-length are grouped into micro-batches of one shape, so that the number of compiled programs is the number of lengths.
+Invariant: packing changes no number. Each row is one segment of one bin, with its own positions from 0. All micro-batches
+have one shape, so each jitted function is compiled once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-SHORTEST = 512  # bin lengths double from here to the context's maximum
 
 
 @dataclass(frozen=True)
@@ -32,43 +31,26 @@ class MicroBatch:
         flat[self.source[real]] = packed[real]
 
 
-def bin_lengths(max_length: int) -> tuple[int, ...]:
-    """The lengths of bins: 512, 1024, ... and `max_length` itself."""
-    lengths = []
-    n = SHORTEST
-    while n < max_length:
-        lengths.append(n)
-        n *= 2
-    return (*lengths, max_length)
-
-
-def pack(starts: np.ndarray, rows: Sequence[int], max_length: int, microbatch_tokens: int) -> list[MicroBatch]:
+def pack(starts: np.ndarray, rows: Sequence[int], length: int, microbatch_tokens: int) -> list[MicroBatch]:
     """Packs the given rows (indices; row r is [starts[r], starts[r + 1]) of the flat arrays) into micro-batches.
 
-    First fit, longest first, each row in the shortest bins that hold it. A micro-batch has `microbatch_tokens // L` bins
-    (at least one). Raises ValueError when a row is longer than `max_length`.
+    First fit, longest first, into bins of `length` tokens; a micro-batch is `microbatch_tokens // length` bins (at least
+    one). Raises ValueError when a row is longer than a bin.
     """
-    bins: dict[int, list[list[int]]] = {n: [] for n in bin_lengths(max_length)}
     lengths = {int(r): int(starts[r + 1] - starts[r]) for r in rows}
+    bins: list[list[int]] = []
+    room: list[int] = []
     for r in sorted(lengths, key=lambda r: (-lengths[r], r)):
-        size = next((n for n in bins if n >= lengths[r]), None)
-        if size is None:
-            raise ValueError(
-                f"a row of {lengths[r]} tokens is longer than config.context.max_length={max_length}: raise it"
-            )
-        for members in bins[size]:
-            if sum(lengths[m] for m in members) + lengths[r] <= size:
-                members.append(r)
-                break
-        else:
-            bins[size].append([r])
-
-    out = []
-    for size, members in bins.items():
-        per_batch = max(1, microbatch_tokens // size)
-        for first in range(0, len(members), per_batch):
-            out.append(_micro_batch(members[first : first + per_batch], per_batch, size, starts))
-    return out
+        if lengths[r] > length:
+            raise ValueError(f"a row of {lengths[r]} tokens is longer than config.context.max_length={length}: raise it")
+        place = next((b for b, free in enumerate(room) if free >= lengths[r]), len(bins))
+        if place == len(bins):
+            bins.append([])
+            room.append(length)
+        bins[place].append(r)
+        room[place] -= lengths[r]
+    count = max(1, microbatch_tokens // length)
+    return [_micro_batch(bins[i : i + count], count, length, starts) for i in range(0, len(bins), count)]
 
 
 def _micro_batch(bins: Sequence[Sequence[int]], count: int, size: int, starts: np.ndarray) -> MicroBatch:

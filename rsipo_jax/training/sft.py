@@ -16,7 +16,7 @@ from rsipo_jax.envs.protocol import Task
 from rsipo_jax.models.transformer import ModelConfig, Params
 from rsipo_jax.text.tokenizer import Tokenizer
 from rsipo_jax.training.demonstrations.play import Demonstration
-from rsipo_jax.training.packing import pack
+from rsipo_jax.training.packing import MicroBatch, pack
 from rsipo_jax.training.rows import CONTEXT, Rows, rows_from
 from rsipo_jax.training.state import TrainState, cosine, create_state, make_optimizer
 from rsipo_jax.training.update import apply_gradients, logprobs_of
@@ -24,6 +24,7 @@ from rsipo_jax.training.update import apply_gradients, logprobs_of
 WARMUP = 0.05  # share of the updates
 WEIGHT_DECAY = 0.01
 GRAD_CLIP = 1.0
+PACKING_POOL = 256  # rows packed together
 
 
 def as_trajectory(demo: Demonstration, context: Context, tokenizer: Tokenizer) -> Trajectory:
@@ -70,27 +71,38 @@ def _gradient(
     return jax.value_and_grad(loss)(params)
 
 
+def sft_batches(rows: Rows, config: Config) -> list[MicroBatch]:
+    """The batches of all epochs in the order of training; each is one update of `sft.batch_tokens` packed tokens."""
+    batches = []
+    for epoch in range(config.sft.epochs):
+        rng = np.random.default_rng((config.seed, epoch))
+        order = rng.permutation(len(rows)).tolist()
+        # Packing sorts by length; within pools of shuffled rows, so that every epoch mixes them anew.
+        pools = [order[i : i + PACKING_POOL] for i in range(0, len(order), PACKING_POOL)]
+        packed = [
+            batch
+            for pool in pools
+            for batch in pack(rows.starts, pool, config.context.max_length, config.sft.batch_tokens)
+        ]
+        batches += [packed[i] for i in rng.permutation(len(packed))]
+    return batches
+
+
 def train_sft(
     params: Params,
     model: ModelConfig,
     rows: Rows,
+    batches: Sequence[MicroBatch],
     config: Config,
-    on_update: Callable[[int, int, float], None] = lambda *_: None,
+    on_update: Callable[[float], None] = lambda _: None,
 ) -> Params:
-    """Runs `config.sft.epochs` epochs over the rows; one packed batch of `batch_tokens` an update.
+    """Trains on the batches in order; `on_update(loss)` is told the loss before each update.
 
-    Sampled tokens weigh 1, environment text `observation_weight`. `on_update(update, updates, loss)` reports.
+    Tokens to imitate weigh 1, environment text `sft.observation_weight`.
     """
     cfg = config.sft
     weights = np.where(rows.kind != CONTEXT, 1.0, cfg.observation_weight).astype(np.float32)
     weights[rows.starts[:-1]] = 0.0  # nothing predicts the first token of a row
-    batches = []
-    for epoch in range(cfg.epochs):
-        rng = np.random.default_rng((config.seed, epoch))
-        # Rows are shuffled into large pools and packed there, so that a batch mixes games but wastes little.
-        order = rng.permutation(len(rows))
-        packed = pack(rows.starts, order.tolist(), config.context.max_length, cfg.batch_tokens)
-        batches += [packed[i] for i in rng.permutation(len(packed))]
     optimizer = make_optimizer(WEIGHT_DECAY, GRAD_CLIP)
     state: TrainState = create_state(jax.tree.map(jnp.copy, params), optimizer)
     for i, batch in enumerate(batches):
@@ -99,5 +111,5 @@ def train_sft(
         )
         rate = cosine(i, len(batches), cfg.learning_rate, WARMUP)
         state, _ = apply_gradients(state, grads, jnp.float32(rate), optimizer)
-        on_update(i + 1, len(batches), float(loss))
+        on_update(float(loss))
     return state.params

@@ -40,18 +40,17 @@ class SplitScan:
 
 
 def resolve_root(env: EnvConfig) -> Path | None:
-    """The data folder a run names: config.env.data, else $ALFWORLD_DATA, else None (play generated games).
+    """The data folder that config.env.data names, None for generated games. The launchers write $ALFWORLD_DATA there.
 
-    Raises GameDataError when a folder is named that holds no games.
+    Raises GameDataError when the folder holds no games.
     """
-    origin = "config.env.data" if env.data else "$ALFWORLD_DATA"
-    named = env.data or os.environ.get("ALFWORLD_DATA", "")
-    if not named:
+    if not env.data:
         return None
-    root = Path(named).expanduser()
+    root = Path(env.data).expanduser()
     if not (root / FOLDER).is_dir():
         raise GameDataError(
-            f"{origin} is {named}, which holds no folder {FOLDER}; name the folder that {FOLDER} lies in."
+            f"config.env.data (or $ALFWORLD_DATA) is {env.data}, but there is no folder {FOLDER} in it; "
+            f"name the folder that holds {FOLDER}."
         )
     return root
 

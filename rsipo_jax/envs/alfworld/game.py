@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from rsipo_jax.envs.alfworld.goals import Goal, parse_goal
 from rsipo_jax.envs.alfworld.pddl import PddlError, Problem, parse_problem
+from rsipo_jax.validation import ConfigError
 
 KINDS = (
     "pick_and_place_simple",
@@ -26,7 +27,7 @@ KINDS = (
 _TASK_SENTENCE = re.compile(r'Your task is to: (.*?)\.?"\n')
 
 
-class GameDataError(ValueError):
+class GameDataError(ConfigError):
     """A game, a file or a folder that cannot be used; the message is one sentence with the fix."""
 
 

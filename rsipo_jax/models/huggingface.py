@@ -1,0 +1,307 @@
+"""Hugging Face checkpoints of Qwen2, Qwen3 and Llama (SmolLM2) as our configuration and parameters.
+
+Whatever a checkpoint asks of transformers and this network would compute otherwise is refused, never ignored.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from rsipo_jax.models.transformer import ModelConfig, Params, init_params
+
+# What tells the families apart in our network.
+FAMILIES: Mapping[str, Mapping[str, bool]] = {
+    "qwen2": {"qkv_bias": True, "qk_norm": False},
+    "qwen3": {"qkv_bias": False, "qk_norm": True},
+    "llama": {"qkv_bias": False, "qk_norm": False},
+}
+# Optional fields that change what transformers computes, with the one value of each that this network computes.
+FIXED: Mapping[str, Any] = {
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "attention_dropout": 0,
+    "is_causal": True,
+    "partial_rotary_factor": 1,
+    "quantization_config": None,
+}
+QWEN3_HEAD_DIM = 128  # where a config leaves it out; elsewhere hidden_size / num_attention_heads
+
+# Our leaves by their names in a checkpoint. Matrices are stored [out, in] there and [in, out] here.
+TOP_LEVEL: Mapping[str, str] = {
+    "embed": "model.embed_tokens.weight",
+    "final_norm": "model.norm.weight",
+    "lm_head": "lm_head.weight",
+}
+IN_LAYER: Mapping[str, str] = {
+    "input_norm": "input_layernorm.weight",
+    "wq": "self_attn.q_proj.weight",
+    "wk": "self_attn.k_proj.weight",
+    "wv": "self_attn.v_proj.weight",
+    "bq": "self_attn.q_proj.bias",
+    "bk": "self_attn.k_proj.bias",
+    "bv": "self_attn.v_proj.bias",
+    "q_norm": "self_attn.q_norm.weight",
+    "k_norm": "self_attn.k_norm.weight",
+    "wo": "self_attn.o_proj.weight",
+    "post_norm": "post_attention_layernorm.weight",
+    "w_gate": "mlp.gate_proj.weight",
+    "w_up": "mlp.up_proj.weight",
+    "w_down": "mlp.down_proj.weight",
+}
+ROTARY_TABLE = "rotary_emb.inv_freq"  # old Llama checkpoints store it, though rope_theta already says it
+DTYPES = ("F32", "BF16", "F16")  # safetensors' names; all three are exact in float32
+
+HUB_FILES = (
+    *("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json"),
+    *(
+        "tokenizer*",
+        "special_tokens_map.json",
+        "added_tokens.json",
+        "vocab.json",
+        "merges.txt",
+        "chat_template*",
+    ),
+)
+
+
+class CheckpointError(ValueError):
+    """A checkpoint cannot be used; the message is one sentence with the file, what is wrong in it and the fix."""
+
+
+def resolve_checkpoint(name: str) -> Path:
+    """The local folder of a checkpoint: `name` itself if it is a folder, else the hub's copy of that id, fetched once.
+
+    Raises CheckpointError when there is neither.
+    """
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder
+    from huggingface_hub import snapshot_download  # runs on a local folder never need it
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=list(HUB_FILES)))
+    except (OSError, ValueError) as error:  # offline, refused, unknown, or not even shaped like a hub id
+        raise CheckpointError(
+            f"config.model.checkpoint={name!r} is no local folder and cannot be fetched from the Hugging Face hub "
+            f"({_first_line(error)}): download it elsewhere and set config.model.checkpoint to its folder"
+        ) from error
+
+
+def read_config(folder: Path, dtype: str, scan_layers: bool) -> ModelConfig:
+    """Our configuration of the checkpoint in `folder`, from its `config.json`; `dtype` is the compute dtype.
+
+    Reads both spellings of the rotary settings, transformers 5's `rope_parameters` and the earlier `rope_theta`.
+    Fields left out have transformers' defaults. Raises CheckpointError for the first field this network cannot honour.
+    """
+    path = folder / "config.json"
+    raw = _read_json(path)
+    family = raw.get("model_type")
+    if family not in tuple(FAMILIES):
+        raise _unsupported(path, "model_type", family, " or ".join(FAMILIES))
+    for field, value in FIXED.items():
+        ignored = (
+            family == "qwen2" and field == "attention_bias"
+        )  # Qwen2 has its own rule, which `FAMILIES` holds
+        if not ignored and raw.get(field) not in (None, value):
+            raise _unsupported(path, field, raw[field], json.dumps(value))
+
+    num_layers = _size(path, raw, "num_hidden_layers")
+    _check_full_attention(path, raw, num_layers)
+    hidden_size, num_heads = _size(path, raw, "hidden_size"), _size(path, raw, "num_attention_heads")
+    num_kv_heads = _size(path, raw, "num_key_value_heads", num_heads)
+    if num_heads % num_kv_heads:
+        raise _unsupported(path, "num_key_value_heads", num_kv_heads, f"a divisor of {num_heads} heads")
+    head_dim = _size(path, raw, "head_dim", QWEN3_HEAD_DIM if family == "qwen3" else hidden_size // num_heads)
+    if head_dim % 2:
+        raise _unsupported(path, "head_dim", head_dim, "an even width")
+    return ModelConfig(
+        vocab_size=_size(path, raw, "vocab_size"),
+        hidden_size=hidden_size,
+        intermediate_size=_size(path, raw, "intermediate_size"),
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        rope_theta=_rope_theta(path, raw),
+        rms_norm_eps=_positive(path, "rms_norm_eps", raw.get("rms_norm_eps", 1e-6)),
+        tie_embeddings=bool(raw.get("tie_word_embeddings", False)),
+        dtype=dtype,
+        scan_layers=scan_layers,
+        **FAMILIES[family],
+    )
+
+
+def load_params(folder: Path, config: ModelConfig) -> Params:
+    """The float32 parameters of the checkpoint in `folder`: the tree of `init_params`, on JAX's default device.
+
+    Reads `model.safetensors`, or the shards that `model.safetensors.index.json` names, one tensor at a time: besides
+    the result, memory holds one stacked leaf. Raises CheckpointError when tensors are missing, left over, of another
+    shape than `config` says or of a type that is no plain float.
+    """
+    tree = jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
+    shapes = {TOP_LEVEL[leaf]: tree[leaf].shape for leaf in tree.keys() - {"layers"}}
+    for leaf, stack in tree["layers"].items():
+        shapes |= {_in_layer(i, leaf): stack.shape[:0:-1] for i in range(config.num_layers)}
+
+    with ExitStack() as open_files:
+        files = _open(folder, open_files)
+        _check_tensors(folder, files, shapes)
+
+        def read(name: str) -> np.ndarray:
+            return files[name].get_tensor(name)
+
+        head, embed = TOP_LEVEL["lm_head"], TOP_LEVEL["embed"]
+        if config.tie_embeddings and head in files and not np.array_equal(read(head), read(embed)):
+            raise CheckpointError(
+                f"{head} in {folder} differs from {embed}, but its config.json has tie_word_embeddings=true: "
+                "set that to false there"
+            )
+
+        def stacked(leaf: str) -> jax.Array:
+            out = np.empty(tree["layers"][leaf].shape, np.float32)
+            for i in range(config.num_layers):
+                out[i] = read(_in_layer(i, leaf)).T
+            return jnp.asarray(out)
+
+        top = {leaf: jnp.asarray(read(TOP_LEVEL[leaf]), jnp.float32) for leaf in tree.keys() - {"layers"}}
+        return top | {"layers": {leaf: stacked(leaf) for leaf in tree["layers"]}}
+
+
+def _check_full_attention(path: Path, raw: Mapping[str, Any], num_layers: int) -> None:
+    """Refuses sliding windows, which transformers turns on by `layer_types` or by the three fields it replaced."""
+    for kind in raw.get("layer_types") or ():
+        if kind != "full_attention":
+            raise _unsupported(path, "layer_types", kind, '"full_attention" in every layer')
+    window = raw.get("sliding_window", "the default")  # null switches it off, leaving it out does not
+    used = raw.get("use_sliding_window") and window is not None
+    if used and raw.get("layer_types") is None and (raw.get("max_window_layers") or 0) < num_layers:
+        raise _unsupported(path, "use_sliding_window", raw["use_sliding_window"], "false")
+
+
+def _rope_theta(path: Path, raw: Mapping[str, Any]) -> float:
+    """The base of the rotary embedding. Refuses every variant but the plain one over the whole head."""
+    field = "rope_scaling" if raw.get("rope_scaling") else "rope_parameters"  # transformers' precedence
+    rope = raw.get(field) or {}
+    if not isinstance(rope, Mapping):
+        raise _unsupported(path, field, rope, "a mapping")
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind != "default":
+        raise _unsupported(path, f"{field}.rope_type", kind, '"default"')
+    for name in rope.keys() - {"rope_type", "type", "rope_theta"}:
+        if rope[name] is not None and (name, rope[name]) != ("partial_rotary_factor", 1):
+            raise _unsupported(path, f"{field}.{name}", rope[name], "a rope without it")
+    return _positive(path, "rope_theta", rope.get("rope_theta", raw.get("rope_theta", 10_000.0)))
+
+
+def _size(path: Path, raw: Mapping[str, Any], field: str, default: int | None = None) -> int:
+    value = default if raw.get(field) is None else raw[field]
+    if type(value) is not int or value < 1:
+        raise _unsupported(path, field, value, "a whole number above 0")
+    return value
+
+
+def _positive(path: Path, field: str, value: object) -> float:
+    if type(value) not in (int, float) or not 0 < value < math.inf:  # type: ignore[operator]
+        raise _unsupported(path, field, value, "a finite number above 0")
+    return float(value)  # type: ignore[arg-type]
+
+
+def _unsupported(path: Path, field: str, value: object, supported: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path} has {field}={json.dumps(value)}, but only {supported} is supported: "
+        "set config.model.checkpoint to another checkpoint"
+    )
+
+
+def _in_layer(i: int, leaf: str) -> str:
+    return f"model.layers.{i}.{IN_LAYER[leaf]}"
+
+
+def _open(folder: Path, stack: ExitStack) -> dict[str, Any]:
+    """Every tensor's name with the open safetensors file that holds it."""
+    files: dict[str, Any] = {}
+    for path in _weight_files(folder):
+        try:
+            file = stack.enter_context(safe_open(path, framework="numpy"))
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(
+                f"{path} cannot be read as safetensors ({_first_line(error)}): fetch this file again"
+            ) from error
+        files |= dict.fromkeys(file.keys(), file)
+    return files
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if whole.is_file():
+        return [whole]
+    if not index.is_file():
+        raise CheckpointError(
+            f"{folder} holds neither {whole.name} nor {index.name}, and no other format is read: "
+            "set config.model.checkpoint to a folder with safetensors"
+        )
+    shards = _read_json(index).get("weight_map")
+    if not isinstance(shards, Mapping) or not all(s == Path(str(s)).name for s in shards.values()):
+        raise CheckpointError(
+            f"{index} has no weight_map from tensors to files beside it: fetch this file again"
+        )
+    return [folder / name for name in sorted(set(shards.values()))]
+
+
+def _check_tensors(folder: Path, files: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Checks names, shapes and types against `shapes`, before any data is read."""
+    allowed = shapes.keys() | {TOP_LEVEL["lm_head"]}  # tied checkpoints may hold the shared matrix twice
+    missing = sorted(shapes.keys() - files.keys())
+    left_over = sorted(name for name in files.keys() - allowed if not name.endswith(ROTARY_TABLE))
+    for problem, names in (("lack", missing), ("hold unexpected", left_over)):
+        if names:
+            raise CheckpointError(
+                f"the safetensors in {folder} {problem} tensors for its config.json ({_some(names)}): "
+                "set config.model.checkpoint to a complete causal language model"
+            )
+    for name, shape in shapes.items():
+        found = files[name].get_slice(name)
+        if tuple(found.get_shape()) != shape:
+            raise CheckpointError(
+                f"{name} in {folder} has the shape {tuple(found.get_shape())}, but its config.json asks for {shape}: "
+                "fetch both files from the same checkpoint"
+            )
+        if found.get_dtype() not in DTYPES:
+            raise CheckpointError(
+                f"{name} in {folder} has the type {found.get_dtype()}, but only {', '.join(DTYPES)} are supported: "
+                "set config.model.checkpoint to a checkpoint that is not quantised"
+            )
+
+
+def _some(names: list[str]) -> str:
+    rest = len(names) - 2
+    return ", ".join(names[:2]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"{path.parent} holds no {path.name}: set config.model.checkpoint to a Hugging Face checkpoint's folder"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} is not JSON ({_first_line(error)}): fetch this file again") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path} is not a JSON object: fetch this file again")
+    return content
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,167 @@
+"""A run from nothing to its last table: games, SFT, evaluation, RL, evaluation."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from rich.console import Console
+
+from rsipo_jax.agents.rollout import Agent
+from rsipo_jax.config import Config
+from rsipo_jax.envs.alfworld.data import find_tasks
+from rsipo_jax.evaluation.panels import Panel
+from rsipo_jax.evaluation.play import play_panel
+from rsipo_jax.evaluation.scores import EpisodeScore, paired_bootstrap, score
+from rsipo_jax.methods import METHODS
+from rsipo_jax.models.transformer import Params
+from rsipo_jax.reports.console import make_console, progress, stage, step_line
+from rsipo_jax.reports.curves import save_curves
+from rsipo_jax.reports.records import read_records
+from rsipo_jax.reports.run_log import RECORDS, RunLog
+from rsipo_jax.reports.tables import summary
+from rsipo_jax.skills.trust import PriorState
+from rsipo_jax.training import setup
+from rsipo_jax.training.checkpoint import Checkpoints
+from rsipo_jax.training.state import TrainState, create_state, make_optimizer
+from rsipo_jax.training.step import Learner, train_step
+from rsipo_jax.validation import ConfigError
+
+STAGES = 5
+
+
+def run(config: Config, workdir: Path) -> None:
+    """Trains in `workdir`, or goes on there from the last checkpoint, and prints the summary.
+
+    Raises ConfigError when the workdir belongs to a run with other settings.
+    """
+    console = make_console()
+    checkpoints = Checkpoints(workdir)
+    log = _open_log(config, workdir, checkpoints)
+
+    stage(console, 1, STAGES, "Games and demonstrations", f"workdir: {workdir}")
+    root = setup.prepare_games(config, workdir)
+    panels, tasks = setup.make_panels(config, root), find_tasks(root, "train")
+    demos = setup.prepare_demonstrations(config, workdir, root)
+    network = setup.prepare_network(config, workdir, demos)
+    size = sum(a.size for a in jax.tree.leaves(network.params))
+    console.print(
+        f"{len(tasks)} training games, {len(demos)} demonstrations; "
+        f"a network of {size / 1e6:.2f} M parameters, {network.tokenizer.vocab_size} tokens"
+    )
+
+    stage(console, 2, STAGES, "SFT cold start", "act, act with a skill, write a skill")
+    reference = setup.sft_policy(config, workdir, network, demos, partial(progress, console, "SFT updates"))
+
+    agent = setup.make_agent(config, root, network)
+    try:
+        learner = Learner(agent, network.model, reference, tasks)
+        optimizer = make_optimizer(config.train.weight_decay, config.train.grad_clip)
+        state, prior = create_state(jax.tree.map(jnp.copy, reference), optimizer), PriorState.zero()
+        if log.last_step:
+            state, prior = checkpoints.restore(log.last_step, state, prior)
+        whole = {name: panels[name] for name in config.eval.panels}
+
+        stage(console, 3, STAGES, "Evaluation of the SFT policy")
+        _measure(console, log, agent, reference, whole, 0, "sft")
+
+        stage(console, 4, STAGES, f"RL: {config.method}", f"{config.train.steps} steps")
+        _reinforce(console, log, checkpoints, learner, state, prior, panels)
+        final = checkpoints.restore_params(config.train.steps, reference) if config.train.steps else reference
+
+        stage(console, 5, STAGES, "Evaluation of the RL policy")
+        _measure(console, log, agent, final, whole, config.train.steps, "rl")
+    finally:
+        agent.pool.close()
+        checkpoints.close()
+        log.close()
+    console.print()
+    console.print(report(workdir, config.eval.panels, log.files()))
+
+
+def _reinforce(
+    console: Console,
+    log: RunLog,
+    checkpoints: Checkpoints,
+    learner: Learner,
+    state: TrainState,
+    prior: PriorState,
+    panels: Mapping[str, Panel],
+) -> None:
+    """The RL stage from the step after the last recorded one; each step is recorded, shown, and at times measured and saved."""
+    config = learner.agent.config
+    method, cfg = METHODS[config.method], config.train
+    episodes = config.rollout.tasks_per_step * config.rollout.group_size
+    planned = episodes * (1 + config.skill.replays * method.writes_skills)
+    for step in range(log.last_step + 1, cfg.steps + 1):
+        with progress(console, f"step {step}: episodes", planned, transient=True) as advance:
+            result = train_step(learner, state, prior, step, lambda _: advance(1))  # noqa: B023 (used up within)
+        state, prior = result.state, result.prior
+        record = log.step(
+            step, result.metrics, result.seconds, result.tokens_per_second, result.episodes, result.skills
+        )
+        step_line(console, record, cfg.steps)
+        if config.eval.every and step % config.eval.every == 0:
+            during = {setup.DURING: panels[setup.DURING]}
+            _measure(console, log, learner.agent, state.params, during, step, "during")
+        if step % cfg.checkpoint_every == 0 or step == cfg.steps:
+            checkpoints.save(step, state, prior)
+    checkpoints.wait()
+
+
+def _measure(
+    console: Console, log: RunLog, agent: Agent, params: Params, panels: Mapping[str, Panel], step: int, name: str
+) -> None:
+    """Plays and records each panel that this run has not measured yet at this step and stage."""
+    for panel in panels.values():
+        if (record := log.measured(step, name, panel.name)) is None:
+            agent.sampler.load(params)
+            with progress(console, f"{panel.name}: games", len(panel.tasks)) as advance:
+                episodes = play_panel(agent, panel, step, lambda _: advance(1))  # noqa: B023 (used up within)
+            record = log.evaluation(
+                step, name, panel.name, panel.hash, score(panel, episodes).record(), list(map(vars, episodes))
+            )
+        console.print(panel_line(record))
+
+
+def panel_line(record: Mapping[str, Any]) -> str:
+    """One measurement of a panel as a sentence."""
+    measured = record["score"]
+    low, high = measured["interval"]
+    return (
+        f"{record['panel']}: success {100 * measured['success']:.1f}% [{100 * low:.1f}, {100 * high:.1f}] over episodes, "
+        f"{100 * measured['success_macro']:.1f}% over task kinds; {measured['episodes']} games, "
+        f"{measured['turns']:.1f} turns (panel {record['hash'][:12]})"
+    )
+
+
+def report(workdir: Path, panels: tuple[str, ...], files: Mapping[str, Path]) -> Any:
+    """The summary of a run from its records (a rich renderable)."""
+    evaluations = read_records(workdir / "evaluation.jsonl")
+    differences = {}
+    for panel in panels:
+        by_stage = {
+            r["stage"]: [EpisodeScore(**e) for e in r["episodes"]] for r in evaluations if r["panel"] == panel
+        }
+        if {"sft", "rl"} <= by_stage.keys():
+            differences[panel] = paired_bootstrap(by_stage["sft"], by_stage["rl"]).record()
+    steps = read_records(workdir / "log.jsonl")
+    skills = read_records(workdir / "skills.jsonl")
+    figures = {"curves": save_curves(workdir)} if steps else {}
+    shown = [r for r in evaluations if r["panel"] in panels]
+    return summary(shown, differences, steps, skills, {**files, **figures, "checkpoints": workdir / "checkpoints"})
+
+
+def _open_log(config: Config, workdir: Path, checkpoints: Checkpoints) -> RunLog:
+    """A new log, or that of the run in `workdir`, cut back to its last checkpoint."""
+    settings = dataclasses.asdict(config)
+    started = any((workdir / name).exists() for name in ("config.json", *RECORDS))
+    try:
+        return RunLog.open(workdir, settings, resume_step=(checkpoints.latest() or 0) if started else None)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error

@@ -1,0 +1,107 @@
+"""The numbers of one step's log line, and the clock of its phases."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from rsipo_jax.agents.trajectory import Trajectory
+from rsipo_jax.config import Config
+from rsipo_jax.methods.method import Credit, Outcomes, SkillEvidence
+from rsipo_jax.skills.writing import Skill
+from rsipo_jax.training.rows import ACTION, Rows
+from rsipo_jax.training.update import Sums, TokenScores
+
+
+class Phases:
+    """Wall-clock seconds by phase."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+    @property
+    def total(self) -> float:
+        return sum(self.seconds.values())
+
+
+def step_metrics(
+    trajectories: Sequence[Trajectory],
+    replays: Sequence[Trajectory],
+    skills: Sequence[Skill],
+    outcomes: Outcomes,
+    evidence: SkillEvidence | None,
+    rows: Rows,
+    scores: TokenScores,
+    credit: Credit,
+    sums: Sequence[Sums],
+    norms: Sequence[float],
+    config: Config,
+) -> dict[str, float]:
+    """Metrics of a step. Rates are shares in [0, 1], KL and entropy are nats per action token, lengths are turns.
+
+    Methods without skills have no skill metrics.
+    """
+    played = [t for t in trajectories if not t.void]
+    turns = [turn for t in played for turn in t.turns]
+    total = {name: float(sum(np.asarray(getattr(s, name), np.float64) for s in sums)) for name in Sums.__annotations__}
+    actions, written = max(total["actions"], 1.0), max(total["skills"], 1.0)
+    metrics = {
+        "success": _mean([t.won for t in played]),
+        "length": _mean([len(t.turns) for t in played]),
+        "reward": _mean(outcomes.returns[outcomes.valid]),
+        "mixed_groups": _mean([_mixed(outcomes, trajectories, x) for x in range(outcomes.num_groups)]),
+        "valid_actions": _mean([turn.valid for turn in turns]),
+        "admissible_actions": _mean([turn.admissible for turn in turns]),
+        "context_full": _mean([t.status == "context_full" for t in played]),
+        "env_errors": float(len(trajectories) - len(played)),
+        "policy_loss": total["policy"] / actions,
+        "kl": total["kl"] / actions,
+        "entropy": total["entropy"] / actions,
+        "clipped": total["clipped"] / actions,
+        "grad_norm": _mean(norms),
+    }
+    if evidence is None:
+        return metrics
+    acting = rows.kind == ACTION
+    gap = (scores.teacher - scores.old)[acting]
+    clip = config.loss.distill_clip
+    pull = config.loss.distill * np.abs(credit.trust[acting] * np.clip(gap, -clip, clip))
+    gains, weights = evidence.gains, evidence.trust
+    measured, tasks = np.asarray(gains.skill_measured), np.asarray(gains.task_measured)
+    return metrics | {
+        "replay_success": _mean([t.won for t in replays if not t.void]),
+        "gain_mean": _mean(np.asarray(gains.task_gain)[tasks]),
+        "gain_std": float(np.std(np.asarray(gains.task_gain)[tasks])) if tasks.any() else 0.0,
+        "skill_gain_std": float(np.std(np.asarray(gains.skill_gain)[measured])) if measured.any() else 0.0,
+        "trust_mean": _mean(np.asarray(weights.weight)[tasks]),
+        "posterior_mean": _mean(np.asarray(weights.posterior_mean)[tasks]),
+        "prior_mean": float(weights.mu),
+        "prior_variance": float(weights.tau2),
+        "teacher_gap": _mean(gap),
+        "teacher_gap_abs": _mean(np.abs(gap)),
+        "distill_to_rl": _mean(pull) / max(_mean(np.abs(credit.advantages[acting])), 1e-9),
+        "valid_skills": _mean([skill.valid for skill in skills]),
+        "skill_chars": _mean([len(skill.text) for skill in skills if skill.valid]),
+        "skill_reward": _mean(evidence.rewards),
+        "skill_loss": total["skill_policy"] / written,
+        "skill_kl": total["skill_kl"] / written,
+    }
+
+
+def _mixed(outcomes: Outcomes, trajectories: Sequence[Trajectory], group: int) -> bool:
+    """Whether the group has both outcomes, so that it teaches something."""
+    won = {t.won for t in trajectories if t.group == group and not t.void}
+    return len(won) == 2
+
+
+def _mean(values: Sequence[float] | np.ndarray) -> float:
+    return float(np.mean(np.asarray(values, np.float64))) if len(values) else 0.0

@@ -1,0 +1,140 @@
+"""Everything before RL: games, demonstrations, tokenizer, network, and the SFT policy.
+
+What is made is kept in the workdir and found again: games/, demonstrations/, tokenizer/, sft/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+
+from rsipo_jax.agents.context import make_context
+from rsipo_jax.agents.rollout import Agent
+from rsipo_jax.config import Config
+from rsipo_jax.envs.alfworld.data import find_tasks, resolve_root
+from rsipo_jax.envs.alfworld.generator import generate_games
+from rsipo_jax.envs.alfworld.pools import make_pool
+from rsipo_jax.evaluation.panels import Panel, make_panel
+from rsipo_jax.models.transformer import ModelConfig, Params, init_params
+from rsipo_jax.sampling.sampler import Sampler
+from rsipo_jax.text.sentencepiece_tokenizer import train_sentencepiece
+from rsipo_jax.text.tokenizer import Tokenizer, load_tokenizer
+from rsipo_jax.training.checkpoint import load_params, save_params
+from rsipo_jax.training.demonstrations.demonstrations_dataset_builder import load_demonstrations
+from rsipo_jax.training.demonstrations.play import Demonstration
+from rsipo_jax.training.sft import sft_batches, sft_rows, train_sft
+
+DURING = "valid_seen_during"  # the panel measured between RL steps: some of the valid_seen games
+
+
+@dataclass(frozen=True)
+class Network:
+    tokenizer: Tokenizer
+    model: ModelConfig
+    params: Params  # before SFT
+
+
+def prepare_games(config: Config, workdir: Path) -> Path:
+    """The data folder a run plays: the one it names, else games made in `workdir/games`."""
+    root = resolve_root(config.env)
+    if root is None:
+        root = workdir / "games"
+        generate_games(root, config.games)
+    return root
+
+
+def prepare_demonstrations(config: Config, workdir: Path, root: Path) -> list[Demonstration]:
+    """The expert episodes of the SFT stage; none when `sft.games` is 0."""
+    if not config.sft.games:
+        return []
+    return load_demonstrations(
+        workdir / "demonstrations", root, config.sft.games, config.seed, config.env.max_turns
+    )
+
+
+def prepare_network(config: Config, workdir: Path, demos: list[Demonstration]) -> Network:
+    """Tokenizer and initial parameters: a checkpoint's, or a fresh network whose tokenizer learns from the demonstrations."""
+    cfg = config.model
+    if cfg.checkpoint:
+        from rsipo_jax.models import huggingface
+
+        folder = huggingface.resolve_checkpoint(cfg.checkpoint)
+        model = huggingface.read_config(folder, cfg.dtype, cfg.scan_layers)
+        return Network(load_tokenizer(folder), model, huggingface.load_params(folder, model))
+    folder = workdir / "tokenizer"
+    if not folder.exists():
+        train_sentencepiece(_texts(demos), folder, config.tokenizer.vocab_size)
+    tokenizer = load_tokenizer(folder)
+    model = ModelConfig(
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=cfg.hidden_size,
+        intermediate_size=cfg.intermediate_size,
+        num_layers=cfg.num_layers,
+        num_heads=cfg.num_heads,
+        num_kv_heads=cfg.num_kv_heads,
+        head_dim=cfg.hidden_size // cfg.num_heads,
+        rope_theta=cfg.rope_theta,
+        dtype=cfg.dtype,
+        scan_layers=cfg.scan_layers,
+    )
+    return Network(tokenizer, model, init_params(model, jax.random.key(config.seed)))
+
+
+def sft_policy(
+    config: Config,
+    workdir: Path,
+    network: Network,
+    demos: list[Demonstration],
+    progress: Callable[[int], AbstractContextManager[Callable[[int], None]]],
+) -> Params:
+    """The SFT policy: from `workdir/sft` when it is there, else trained and kept there.
+
+    `progress(updates)` shows the training; without demonstrations the policy is the network as it is.
+    """
+    folder = workdir / "sft"
+    if folder.exists():
+        return load_params(folder, network.params)
+    params = network.params
+    if demos:
+        rows = sft_rows(demos, make_context(network.tokenizer, config), network.tokenizer)
+        batches = sft_batches(rows, config)
+        with progress(len(batches)) as advance:
+            params = train_sft(params, network.model, rows, batches, config, lambda _: advance(1))
+    save_params(folder, params)
+    return params
+
+
+def make_agent(config: Config, root: Path, network: Network) -> Agent:
+    """Sampler, environments and context, ready to play. The caller closes `agent.pool`."""
+    sampler = Sampler(
+        network.model,
+        config.rollout.slots,
+        config.context.max_length,
+        max(config.rollout.max_new_tokens, config.skill.max_new_tokens),
+        network.tokenizer.stop_ids,
+        config.seed,
+    )
+    context = make_context(network.tokenizer, config)
+    return Agent(sampler, make_pool(config.env, root), context, network.tokenizer, config)
+
+
+def make_panels(config: Config, root: Path) -> dict[str, Panel]:
+    """The panels a run measures, by name."""
+    panels = {name: make_panel(name, find_tasks(root, name)) for name in config.eval.panels}
+    if config.eval.every:
+        panels[DURING] = make_panel(DURING, find_tasks(root, "valid_seen"), config.eval.during)
+    return panels
+
+
+
+
+def _texts(demos: list[Demonstration]) -> Iterator[str]:
+    for demo in demos:
+        yield from demo.observations
+        yield from demo.responses
+        yield demo.skill
+        yield demo.analysis

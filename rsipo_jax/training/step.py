@@ -1,0 +1,230 @@
+"""One training step, as in the paper: act, write skills, replay with them, trust, score, credit, update.
+
+The function reads in the order of the steps of architecture and algorithms; methods differ in `Method.writes_skills` and
+`Method.credit` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rsipo_jax.agents.rollout import ACT, REPLAY, Agent, Episode, rollout
+from rsipo_jax.agents.trajectory import Trajectory
+from rsipo_jax.envs.protocol import Task
+from rsipo_jax.methods import METHODS
+from rsipo_jax.methods.advantages import replay_gains, skill_rewards
+from rsipo_jax.methods.method import Credit, Outcomes, SkillEvidence, Tokens
+from rsipo_jax.models.transformer import ModelConfig, Params
+from rsipo_jax.skills.trust import PriorState, trust, update_prior
+from rsipo_jax.skills.writing import Skill, write_skills
+from rsipo_jax.training.metrics import Phases, step_metrics
+from rsipo_jax.training.packing import pack
+from rsipo_jax.training.rows import ACTION, SKILL, Rows, rows_from, teacher_rows
+from rsipo_jax.training.state import TrainState, make_optimizer, warmup
+from rsipo_jax.training.tasks import draw_tasks
+from rsipo_jax.training.update import (
+    Sums,
+    TokenScores,
+    accumulate,
+    apply_gradients,
+    count_kinds,
+    make_batch,
+    score,
+)
+
+
+@dataclass(frozen=True)
+class Learner:
+    """What is fixed over the RL stage."""
+
+    agent: Agent
+    model: ModelConfig
+    reference: Params  # the SFT policy
+    tasks: Sequence[Task]
+
+
+@dataclass(frozen=True)
+class StepResult:
+    state: TrainState
+    prior: PriorState
+    metrics: dict[str, float]
+    seconds: dict[str, float]
+    tokens_per_second: float
+    episodes: list[dict]
+    skills: list[dict]
+
+
+def train_step(
+    learner: Learner,
+    state: TrainState,
+    prior: PriorState,
+    step: int,
+    on_done: Callable[[Trajectory], None] = lambda _: None,
+) -> StepResult:
+    """RL step `step` (from 1). `state` is consumed. `on_done` is called for every finished episode, replays included."""
+    agent, config = learner.agent, learner.agent.config
+    method, phases = METHODS[config.method], Phases()
+
+    with phases("rollout"):
+        agent.sampler.load(state.params)
+        tasks = draw_tasks(learner.tasks, config.rollout.tasks_per_step, config.seed, step)
+        group = np.repeat(np.arange(len(tasks), dtype=np.int32), config.rollout.group_size)
+        plan = [Episode(tasks[x], int(x), i % config.rollout.group_size) for i, x in enumerate(group)]
+        trajectories = rollout(agent, plan, ACT, step, config.rollout.temperature, on_done)
+        outcomes = Outcomes(_returns(trajectories, agent), group, _valid(trajectories), len(tasks))
+
+    skills: list[Skill] = []
+    replays: list[Trajectory] = []
+    evidence = None
+    if method.writes_skills:
+        with phases("skills"):
+            skills = write_skills(agent, trajectories, step, config.rollout.temperature)
+        with phases("replay"):
+            k = config.skill.replays
+            planned = [
+                replace(plan[e], rollout=plan[e].rollout * k + i, skill=skill.text)
+                for e, skill in enumerate(skills)
+                if skill.valid
+                for i in range(k)
+            ]
+            replays = rollout(agent, planned, REPLAY, step, config.rollout.temperature, on_done)
+        with phases("trust"):
+            evidence, prior = _weigh(trajectories, skills, replays, outcomes, prior, agent)
+
+    with phases("score"):
+        rows = rows_from(trajectories)
+        scores = _scores(learner, state.params, rows, skills)
+
+    credit = method.credit(
+        outcomes, evidence, Tokens(rows.token_episode, rows.kind == ACTION, rows.kind == SKILL)
+    )
+    with phases("update"):
+        state, sums, norms = _update(learner, state, rows, scores, credit, step)
+
+    metrics = step_metrics(trajectories, replays, skills, outcomes, evidence, rows, scores, credit, sums, norms, config)
+    sampled = sum(len(turn.response) for t in (*trajectories, *replays) for turn in t.turns)
+    sampled += int((rows.kind == SKILL).sum())
+    return StepResult(
+        state, prior, metrics, phases.seconds, sampled / phases.total,
+        [_episode_record(t, "act") for t in trajectories] + [_episode_record(t, "replay") for t in replays],
+        _skill_records(trajectories, skills, evidence),
+    )  # fmt: skip
+
+
+def _returns(trajectories: Sequence[Trajectory], agent: Agent) -> np.ndarray:
+    """R = win_reward * won - invalid_penalty * malformed actions, float32 [E]."""
+    cfg = agent.config.rollout
+    won = np.asarray([t.won for t in trajectories], np.float32)
+    invalid = np.asarray([t.invalid_actions for t in trajectories], np.float32)
+    return cfg.win_reward * won - np.float32(cfg.invalid_penalty) * invalid
+
+
+def _valid(trajectories: Sequence[Trajectory]) -> np.ndarray:
+    return np.asarray([not t.void for t in trajectories])
+
+
+def _weigh(
+    trajectories: Sequence[Trajectory],
+    skills: Sequence[Skill],
+    replays: Sequence[Trajectory],
+    outcomes: Outcomes,
+    prior: PriorState,
+    agent: Agent,
+) -> tuple[SkillEvidence, PriorState]:
+    """The execution check: replay gains, the reward of each skill, the task's trust, and the new prior."""
+    k, config = agent.config.skill.replays, agent.config
+    readable = np.asarray([skill.valid for skill in skills])
+    replay_won, replay_valid = np.zeros((len(skills), k), bool), np.zeros((len(skills), k), bool)
+    replay_won[readable] = np.asarray([t.won for t in replays], bool).reshape(-1, k)
+    replay_valid[readable] = _valid(replays).astype(bool).reshape(-1, k)
+    won = np.asarray([t.won for t in trajectories])
+    gains = replay_gains(won, outcomes.valid, outcomes.group, replay_won, replay_valid, outcomes.num_groups)
+    counts = (gains.s1, gains.n1, gains.s0, gains.n0, gains.task_measured)
+    prior = update_prior(prior, *counts, config.trust)
+    chars = np.asarray([len(skill.text) for skill in skills])
+    rewards = np.asarray(skill_rewards(gains.skill_gain, readable, chars, config.skill), np.float32)
+    return SkillEvidence(readable, rewards, gains, trust(prior, *counts, config.trust)), prior
+
+
+def _scores(learner: Learner, params: Params, rows: Rows, skills: Sequence[Skill]) -> TokenScores:
+    """Behaviour, reference and teacher log-probabilities of the sampled tokens, one function for all three."""
+    config, model = learner.agent.config, learner.model
+
+    def scored(params: Params, rows: Rows) -> np.ndarray:
+        return score(
+            params, model, rows, config.context.max_length, config.train.microbatch_tokens, config.rollout.temperature
+        )
+
+    # In float32 the sampler's log-probabilities are the scoring pass's (a test holds them together); in bfloat16 the two
+    # differ by rounding, which would look like a policy change, so the behaviour policy is scored again.
+    old = rows.logprobs if model.dtype == "float32" else scored(params, rows)
+    ref = scored(learner.reference, rows) if config.loss.kl > 0 else old
+    teacher = old.copy()
+    if skills:
+        blocks = [learner.agent.context.skill_tokens(skill.text if skill.valid else "") for skill in skills]
+        with_skill = teacher_rows(rows, blocks)
+        teacher[rows.kind == ACTION] = scored(params, with_skill)[with_skill.kind == ACTION]
+    return TokenScores(old, ref, teacher)
+
+
+def _update(
+    learner: Learner, state: TrainState, rows: Rows, scores: TokenScores, credit: Credit, step: int
+) -> tuple[TrainState, list[Sums], list[float]]:
+    """One epoch over the rows in shuffled mini-batches. Returns the state, sums per micro-batch, norms per update."""
+    config = learner.agent.config
+    cfg = config.train
+    order = np.random.default_rng((config.seed, step)).permutation(len(rows))
+    size = cfg.minibatch_rows or max(len(rows), 1)
+    rate = jnp.float32(warmup(step - 1, cfg.steps, cfg.learning_rate, cfg.warmup_ratio))
+    optimizer = make_optimizer(cfg.weight_decay, cfg.grad_clip)
+    all_sums, norms = [], []
+    for first in range(0, len(rows), size):
+        members = order[first : first + size]
+        totals = count_kinds(rows, members)
+        grads = jax.tree.map(jnp.zeros_like, state.params)
+        for micro in pack(rows.starts, members.tolist(), config.context.max_length, cfg.microbatch_tokens):
+            grads, sums = accumulate(
+                state.params, learner.model, make_batch(micro, rows, scores, credit), totals,
+                config.loss, config.skill.eta, config.rollout.temperature, grads,
+            )  # fmt: skip
+            all_sums.append(sums)
+        state, norm = apply_gradients(state, grads, rate, optimizer)
+        norms.append(float(norm))
+    return state, all_sums, norms
+
+
+def _episode_record(t: Trajectory, role: str) -> dict:
+    return {
+        "role": role, "task": t.task.id, "kind": t.task.kind, "group": t.group, "rollout": t.rollout,
+        "won": t.won, "status": t.status, "turns": len(t.turns), "invalid_actions": t.invalid_actions,
+        "error": t.error, "actions": [turn.command for turn in t.turns],
+    }  # fmt: skip
+
+
+def _skill_records(
+    trajectories: Sequence[Trajectory], skills: Sequence[Skill], evidence: SkillEvidence | None
+) -> list[dict]:
+    if evidence is None:
+        return []
+    gains, weights = evidence.gains, evidence.trust
+    measured = np.asarray(gains.skill_measured)
+    columns = {
+        "gain": np.asarray(gains.skill_gain), "reward": evidence.rewards,
+        "task_gain": np.asarray(gains.task_gain)[[t.group for t in trajectories]],
+        "posterior": np.asarray(weights.posterior_mean)[[t.group for t in trajectories]],
+        "trust": np.asarray(weights.weight)[[t.group for t in trajectories]],
+    }  # fmt: skip
+    return [
+        {
+            "text": skill.text, "summary": skill.summary, "valid": skill.valid, "status": skill.status,
+            "task": t.task.id, "group": t.group, "rollout": t.rollout, "source_won": t.won,
+            **{name: float(values[i]) for name, values in columns.items()},
+            "gain": float(columns["gain"][i]) if measured[i] else None,
+        }
+        for i, (t, skill) in enumerate(zip(trajectories, skills, strict=True))
+    ]  # fmt: skip
