@@ -1,8 +1,10 @@
 # make train     install, then train the tiny preset on this machine
 # make test      linters, types, layers, and the tests that are not marked slow
-# make test-all  the slow tests too
+# make test-all  the slow tests too, and goldens
+# make goldens   computes the golden logits of the Hugging Face import anew, with torch in an environment of its own
 #
 # PYTHON=/path/to/python  the interpreter to build the environment with (found by itself otherwise: 3.12, then 3.11)
+# PYTHON311=/path/to/python  the Python 3.11 to build torch's environment with (found by itself otherwise)
 # VENV=folder             the environment, .venv by default
 # CONFIG=file:preset      the settings to train with; ARGS='--config.seed=1' adds flags to train, or options to pytest
 
@@ -10,8 +12,11 @@ VENV ?= .venv
 CONFIG ?= configs/alfworld.py
 ARGS ?=
 BIN := $(VENV)/bin
+TORCH_VENV := .venv-torch
+PYTHON311 ?= $(firstword $(shell for p in python3.11 $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.11.*/bin/python; do \
+	"$$p" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo "$$p"; done))
 
-.PHONY: train test test-all lint install install-dev
+.PHONY: train test test-all goldens lint install install-dev
 .DEFAULT_GOAL := train
 
 train: install
@@ -22,6 +27,16 @@ test: lint
 
 test-all: lint
 	JAX_PLATFORMS=cpu $(BIN)/python -m pytest $(ARGS)
+	@$(MAKE) --no-print-directory goldens
+
+goldens:
+	@if [ -z '$(PYTHON311)' ]; then \
+		echo 'No Python 3.11 is found, which the CPU build of torch needs, so the import was checked against the stored logits only: name one with make PYTHON311=/path/to/python.'; \
+	elif ! $(MAKE) --no-print-directory $(TORCH_VENV)/.installed; then \
+		echo 'The CPU build of torch cannot be installed (see above), so the import was checked against the stored logits only: set PIP_EXTRA_INDEX_URL to the CPU index that pytorch.org names.'; \
+	else \
+		JAX_PLATFORMS=cpu $(TORCH_VENV)/bin/python -m pytest tests/models/test_huggingface.py; \
+	fi
 
 lint: install-dev
 	$(BIN)/ruff check .
@@ -39,4 +54,9 @@ $(VENV)/.installed: requirements.txt pyproject.toml launch/setup.sh
 
 $(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt
 	$(BIN)/python -m pip install -qq --disable-pip-version-check -r requirements-dev.txt
+	@touch $@
+
+$(TORCH_VENV)/.installed: requirements-parity.txt requirements.txt requirements-dev.txt
+	'$(PYTHON311)' -m venv $(TORCH_VENV)
+	$(TORCH_VENV)/bin/python -m pip install -qq --disable-pip-version-check -r requirements-parity.txt
 	@touch $@

@@ -42,7 +42,9 @@ TINY = Config(
     rollout=RolloutConfig(tasks_per_step=8, group_size=8, max_new_tokens=24, slots=64),
     skill=SkillConfig(max_new_tokens=96),
     train=TrainConfig(steps=20, learning_rate=3e-4, minibatch_rows=16, microbatch_tokens=3584, checkpoint_every=5),
-    sft=SFTConfig(games=300, epochs=3, learning_rate=3e-3, batch_tokens=3584, observation_weight=0.2),
+    sft=SFTConfig(
+        games=400, epochs=2, optimizer="muon", learning_rate=5e-3, batch_tokens=1792, observation_weight=0.2
+    ),
     eval=EvalConfig(every=5, during=64),
 )
 

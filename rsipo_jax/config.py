@@ -1,6 +1,6 @@
 """Every setting of a run, as frozen dataclasses: the one place where a field, its type and its default are written.
 
-`configs/*.py` turn these into `ml_collections.ConfigDict`s for the command line; `rsipo_jax.config.validated` turns a
+`configs/*.py` turn these into `ml_collections.ConfigDict`s for the command line; `rsipo_jax.validation.validated` turns a
 ConfigDict back into a `Config` and refuses unknown keys, wrong types and impossible combinations in one sentence.
 Code receives a `Config` (or one of its sections), never a ConfigDict. Formulas cited here are explained where they are used.
 """
@@ -127,6 +127,7 @@ class SFTConfig:
 
     games: int = 0  # training games demonstrated; 0 skips the stage (the checkpoint is the SFT policy)
     epochs: int = 3
+    optimizer: str = "adamw"  # "adamw"; "muon" learns a fresh network in half the updates
     learning_rate: float = 5e-6
     batch_tokens: int = 8192
     observation_weight: float = 0.0  # loss weight of environment text; > 0 teaches a fresh network the language
@@ -135,7 +136,7 @@ class SFTConfig:
 @dataclass(frozen=True)
 class EvalConfig:
     every: int = 5  # RL steps between evaluations on the `during` panel; 0 never
-    during: int = 64  # games of that panel (the first of the sorted valid_seen games)
+    during: int = 64  # games of that panel, spread evenly over the sorted valid_seen games
     panels: tuple[str, ...] = ("valid_seen", "valid_unseen")  # panels measured before and after RL
     temperature: float = 0.4
 

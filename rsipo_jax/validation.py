@@ -22,6 +22,7 @@ ENGINES = ("fast", "textworld")
 CONTEXTS = ("conversation", "window")
 PARSERS = ("faithful", "strict")
 TRUST_FUNCTIONS = ("pos_mean", "prob", "prob_excess", "reliability", "raw", "one", "zero")
+OPTIMIZERS = ("adamw", "muon")
 DTYPES = ("float32", "bfloat16")
 PANELS = ("valid_seen", "valid_unseen")
 
@@ -39,6 +40,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "context.kind": CONTEXTS,
     "context.parser": PARSERS,
     "trust.function": TRUST_FUNCTIONS,
+    "sft.optimizer": OPTIMIZERS,
 }
 
 Rule = tuple[Callable[[float], bool], str]

@@ -1,15 +1,14 @@
 """Contexts: which tokens the policy reads at each turn.
 
-`Conversation` is one growing sequence: the next prompt is the last prompt, the sampled response, and the new observation,
-ids exactly as they were. `Window` is the paper family's fresh prompt per turn with the last few exchanges. Both keep one
-place for the skill, and both leave room for it when it is absent, so that a teacher prompt always fits where a student
-prompt did.
+`Conversation` is one growing sequence: the next prompt is the last prompt, the sampled response, and the new
+observation, ids exactly as they were. `Window` is the paper family's fresh prompt per turn with the last few exchanges.
+Both keep one place for the skill, and both leave the same room for it whether it is there or not: a teacher prompt fits
+where the student prompt did, and a skill gives an episode neither more turns nor fewer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -34,6 +33,9 @@ class Context(Protocol):
     def skill_tokens(self, skill: str) -> np.ndarray:
         """The ids that a skill adds at `Prompt.skill_at`, int32. Empty for no skill."""
 
+    def skill_fits(self, skill: str) -> bool:
+        """Whether the room that is left for a skill holds this one."""
+
 
 class _Base:
     def __init__(self, tokenizer: Tokenizer, config: Config) -> None:
@@ -42,13 +44,14 @@ class _Base:
         self.max_length = config.context.max_length
         self.turn_tokens = config.rollout.max_new_tokens
         self.writing_tokens = config.skill.max_new_tokens
-        self.reserve = self.writing_tokens + REQUEST_TOKENS
+        self.reserve = self.writing_tokens + REQUEST_TOKENS  # for a skill, or for the request to write one
 
     def skill_tokens(self, skill: str) -> np.ndarray:
+        """See `Context.skill_tokens`."""
         return np.asarray(self.tokenizer.encode(prompts.skill_block(skill)) if skill else [], np.int32)
 
     def skill_fits(self, skill: str) -> bool:
-        """A skill may use the room that acting without one leaves free, no more."""
+        """See `Context.skill_fits`."""
         return len(self.skill_tokens(skill)) <= self.reserve
 
     def _opening(self, message: prompts.Message, skill: str) -> Prompt:
@@ -56,23 +59,30 @@ class _Base:
         head, before, *rest = self.tokenizer.opening([message.before, *block, message.after])
         return Prompt(_ids(head, before, *rest), len(head) + len(before))
 
-    def _limit(self, trajectory: Trajectory) -> int:
-        return self.max_length - self.turn_tokens - (0 if trajectory.skill else self.reserve)
+    @property
+    def _limit(self) -> int:
+        """Longest prompt, its skill not counted: what is shown must not depend on whether there is a skill."""
+        return self.max_length - self.turn_tokens - self.reserve
 
     def _shown(self, admissible: Sequence[str]) -> Sequence[str] | None:
         return admissible if self.show_admissible else None
 
 
 class Conversation(_Base):
+    """One growing token sequence per episode."""
+
     def acting(self, trajectory: Trajectory, admissible: Sequence[str]) -> Prompt | None:
+        """See `Context.acting`."""
         shown, observation = self._shown(admissible), trajectory.observations[-1]
         if not trajectory.turns:
             prompt = self._opening(prompts.conversation_opening(observation, shown), trajectory.skill)
         else:
             prompt = self._continue(trajectory.turns[-1], prompts.conversation_following(observation, shown))
-        return prompt if len(prompt.tokens) <= self._limit(trajectory) else None
+        length = len(prompt.tokens) - len(self.skill_tokens(trajectory.skill))
+        return prompt if length <= self._limit else None
 
     def analysis(self, trajectory: Trajectory) -> Prompt | None:
+        """The episode as it was, then the request."""
         if not trajectory.turns:
             return None
         end = f"{trajectory.observations[-1]}\n{prompts.analysis_request(trajectory.won)}"
@@ -80,13 +90,16 @@ class Conversation(_Base):
         return prompt if len(prompt.tokens) + self.writing_tokens <= self.max_length else None
 
     def _continue(self, last: Turn, message: str) -> Prompt:
-        stop = self.tokenizer.stop_ids
-        closed = [] if last.response[-1] in stop else [stop[0]]  # a response cut at its limit is closed here, unsampled
+        end = self.tokenizer.stop_ids[0]
+        # A response that was cut, or that ended with another stop id, is closed here; the closing id was not sampled.
+        closed = [] if last.response[-1] == end else [end]
         following = self.tokenizer.following([message])
         return Prompt(_ids(last.prompt.tokens, last.response, closed, *following), last.prompt.skill_at)
 
 
 class Window(_Base):
+    """A fresh prompt per turn: the task, the last exchanges, the observation."""
+
     def __init__(self, tokenizer: Tokenizer, config: Config) -> None:
         super().__init__(tokenizer, config)
         self.history, self.observation_chars = config.context.history, config.skill.observation_chars
@@ -94,24 +107,22 @@ class Window(_Base):
     def acting(self, trajectory: Trajectory, admissible: Sequence[str]) -> Prompt | None:
         """Shows the last `history` exchanges, fewer when they do not fit (oldest dropped first)."""
         first, observation = trajectory.observations[0], trajectory.observations[-1]
-        past, steps = trajectory.exchanges()[: len(trajectory.turns)], len(trajectory.turns)
-        # What is dropped must not depend on the skill: room for one is kept free, with a skill or without.
-        limit = self.max_length - self.turn_tokens - self.reserve
+        past, steps = trajectory.exchanges(), len(trajectory.turns)
         for shown in range(min(self.history, steps), -1, -1):
             message = prompts.window_message(
                 first, past[steps - shown :], steps, observation, self._shown(admissible)
             )
             bare = self._opening(message, "")
-            if len(bare.tokens) <= limit:
-                return self._opening(message, trajectory.skill)
+            if len(bare.tokens) <= self._limit:
+                return self._opening(message, trajectory.skill) if trajectory.skill else bare
         return None
 
     def analysis(self, trajectory: Trajectory) -> Prompt | None:
         """The whole episode as numbered steps; the earliest steps are left out when they do not fit."""
-        steps = trajectory.exchanges()[: len(trajectory.turns)]
+        steps = trajectory.exchanges()
         for dropped in range(len(steps) + 1):
             text = prompts.analysis_of_steps(
-                trajectory.observations[0], steps[dropped:], trajectory.won, self.observation_chars
+                trajectory.observations[0], steps[dropped:], trajectory.won, self.observation_chars, dropped
             )
             prompt = self._opening(prompts.Message(text, ""), "")
             if len(prompt.tokens) + self.writing_tokens <= self.max_length:
@@ -121,9 +132,9 @@ class Window(_Base):
 
 def make_context(tokenizer: Tokenizer, config: Config) -> Conversation | Window:
     """The context that `config.context.kind` names."""
-    kinds = {"conversation": Conversation, "window": Window}
+    kinds: dict[str, type[Conversation | Window]] = {"conversation": Conversation, "window": Window}
     return kinds[config.context.kind](tokenizer, config)
 
 
 def _ids(*pieces: Sequence[int] | np.ndarray) -> np.ndarray:
-    return np.fromiter(chain.from_iterable(pieces), np.int32)
+    return np.concatenate([np.asarray(piece, np.int32) for piece in pieces])

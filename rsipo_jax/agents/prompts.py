@@ -79,9 +79,10 @@ def window_message(
     role = "You act in a simulated household through text commands.\n"
     if steps == 0:
         return Message(role + without_banner(first), f"{shown}\n{FORMAT}")
-    number = steps - len(past)
+    number = steps - len(past) + 1
     history = "".join(
-        f"\nObservation {number + i + 1}: {e.observation}\nAction {number + i + 1}: {e.command}" for i, e in enumerate(past)
+        f"\nObservation {number + i}: {without_banner(e.observation)}\nAction {number + i}: {e.command}"
+        for i, e in enumerate(past)
     )
     return Message(
         f"{role}Your task is to: {task_of(first)}",
@@ -103,13 +104,15 @@ def analysis_request(won: bool) -> str:
     )
 
 
-def analysis_of_steps(first: str, steps: Sequence[Exchange], won: bool, observation_chars: int) -> str:
-    """The analysis prompt of the window context: the whole episode as numbered steps, then the request.
+def analysis_of_steps(
+    first: str, steps: Sequence[Exchange], won: bool, observation_chars: int, skipped: int = 0
+) -> str:
+    """The analysis prompt of the window context: the episode as numbered steps, then the request.
 
-    An observation longer than `observation_chars` is cut there.
+    An observation longer than `observation_chars` is cut there. `skipped` earliest steps are not among `steps`.
     """
     lines = [f"Task: {task_of(first)}", f"Result: {'success' if won else 'failure'}"]
-    for i, step in enumerate(steps, 1):
+    for i, step in enumerate(steps, skipped + 1):
         seen = without_banner(step.observation)
         seen = seen if len(seen) <= observation_chars else seen[:observation_chars] + " ..."
         mark = "" if step.valid else " (malformed action)"

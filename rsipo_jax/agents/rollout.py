@@ -54,9 +54,13 @@ def rollout(
     """Plays every episode; trajectories come in the order of `episodes`.
 
     Draws are addressed by (purpose, step, group, rollout, turn). `step` is also the policy version of the trajectories.
+    Raises ValueError when two episodes have one (group, rollout), which would make them one and the same sample.
     """
+    if len({(episode.group, episode.rollout) for episode in episodes}) != len(episodes):
+        raise ValueError("two episodes have one (group, rollout): number the rollouts of a group")
     waiting = deque(enumerate(episodes))
     free = deque(range(agent.sampler.slots))
+    max_new_tokens = agent.config.rollout.max_new_tokens
     active: dict[int, Trajectory] = {}  # by slot
     seen: dict[int, Observation] = {}  # the observation each active slot has to answer
     order: dict[int, int] = {}  # slot -> index in `episodes`
@@ -102,14 +106,12 @@ def rollout(
                 prompts[slot] = prompt
         if not prompts:
             continue
-        completions = agent.sampler.generate(
-            [
-                Request(slot, prompt.tokens, (purpose, step, t.group, t.rollout, len(t.turns)), _turn_tokens(agent))
-                for slot, prompt in prompts.items()
-                for t in (active[slot],)
-            ],
-            temperature,
-        )
+        requests = []
+        for slot, prompt in prompts.items():
+            t = active[slot]
+            address = (purpose, step, t.group, t.rollout, len(t.turns))
+            requests.append(Request(slot, prompt.tokens, address, max_new_tokens))
+        completions = agent.sampler.generate(requests, temperature)
         commands = {}
         for (slot, prompt), completion in zip(prompts.items(), completions, strict=True):
             turn = _turn(agent, prompt, completion, seen[slot])
@@ -118,10 +120,6 @@ def rollout(
         for slot, observation in agent.pool.step(commands).items():
             observe(slot, observation)
     return [finished[i] for i in range(len(episodes))]
-
-
-def _turn_tokens(agent: Agent) -> int:
-    return agent.config.rollout.max_new_tokens
 
 
 def _turn(agent: Agent, prompt: Prompt, completion: Completion, observation: Observation) -> Turn:

@@ -118,7 +118,9 @@ def sample_token(
     [n], one a sequence; `index` counts the tokens of the turn: the draw is addressed by (key, index).
     """
     log_p = jax.nn.log_softmax(scores / jnp.where(temperature > 0, temperature, 1.0), axis=-1)
-    draws = jax.vmap(lambda key, row: jax.random.categorical(jax.random.fold_in(key, index), row))(keys, log_p)
+    draws = jax.vmap(lambda key, row: jax.random.categorical(jax.random.fold_in(key, index), row))(
+        keys, log_p
+    )
     token = jnp.where(temperature > 0, draws, jnp.argmax(scores, axis=-1)).astype(jnp.int32)
     return token, jnp.take_along_axis(log_p, token[:, None], axis=-1)[:, 0]
 
@@ -140,7 +142,9 @@ def decode(
     capacity = cache.keys[0].shape[2]
     stops = jnp.asarray(stop_ids)
 
-    def draw(i: jax.Array, scores: jax.Array, active: jax.Array, out: Sampled) -> tuple[jax.Array, jax.Array, Sampled]:
+    def draw(
+        i: jax.Array, scores: jax.Array, active: jax.Array, out: Sampled
+    ) -> tuple[jax.Array, jax.Array, Sampled]:
         token, logprob = sample_token(scores, keys, i, temperature)
         out = Sampled(
             out.tokens.at[:, i].set(jnp.where(active, token, 0)),

@@ -62,17 +62,7 @@ IN_LAYER: Mapping[str, str] = {
 ROTARY_TABLE = "rotary_emb.inv_freq"  # old Llama checkpoints store it, though rope_theta already says it
 DTYPES = ("F32", "BF16", "F16")  # safetensors' names; all three are exact in float32
 
-HUB_FILES = (
-    *("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json"),
-    *(
-        "tokenizer*",
-        "special_tokens_map.json",
-        "added_tokens.json",
-        "vocab.json",
-        "merges.txt",
-        "chat_template*",
-    ),
-)
+HUB_FILES = ("*.json", "model*.safetensors", "tokenizer*", "merges.txt", "chat_template*")
 
 
 class CheckpointError(ValueError):
@@ -80,7 +70,7 @@ class CheckpointError(ValueError):
 
 
 def resolve_checkpoint(name: str) -> Path:
-    """The local folder of a checkpoint: `name` itself if it is a folder, else the hub's copy of that id, fetched once.
+    """The folder of a checkpoint: `name` itself if it is one, else the local copy of that hub id, fetched once.
 
     Raises CheckpointError when there is neither.
     """
@@ -110,10 +100,11 @@ def read_config(folder: Path, dtype: str, scan_layers: bool) -> ModelConfig:
     if family not in tuple(FAMILIES):
         raise _unsupported(path, "model_type", family, " or ".join(FAMILIES))
     for field, value in FIXED.items():
-        ignored = (
-            family == "qwen2" and field == "attention_bias"
-        )  # Qwen2 has its own rule, which `FAMILIES` holds
-        if not ignored and raw.get(field) not in (None, value):
+        own_rule = (family, field) == (
+            "qwen2",
+            "attention_bias",
+        )  # it ignores the field and has what FAMILIES says
+        if not own_rule and raw.get(field) not in (None, value):
             raise _unsupported(path, field, raw[field], json.dumps(value))
 
     num_layers = _size(path, raw, "num_hidden_layers")

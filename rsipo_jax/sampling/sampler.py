@@ -79,17 +79,17 @@ class Sampler:
     def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
         """Completions in the order of the requests; temperature 0 is greedy.
 
-        Raises ValueError for an empty prompt, for one that does not fit into the cache with its new tokens, for more new
-        tokens than the sampler was made for, and when two requests name one slot.
+        Raises ValueError for an empty prompt, for one that does not fit into the cache with its new tokens, for more
+        new tokens than the sampler was made for, and when two requests name one slot.
         """
         for r in requests:
-            n, new = len(r.prompt), r.max_new_tokens
-            if not 0 < new <= self.max_new_tokens:
-                raise ValueError(f"{new} new tokens cannot be sampled: ask for 1 to {self.max_new_tokens}")
-            if not 0 < n <= self.max_length - new:
+            n, more = len(r.prompt), r.max_new_tokens
+            if not 0 < more <= self.max_new_tokens:
+                raise ValueError(f"{more} new tokens cannot be sampled: ask for 1 to {self.max_new_tokens}")
+            if not 0 < n <= self.max_length - more:
                 raise ValueError(
-                    f"a prompt of {n} tokens with {new} new ones does not fit in "
-                    f"config.context.max_length={self.max_length}: shorten the prompt or raise config.context.max_length"
+                    f"a prompt of {n} tokens with {more} new ones does not fit in "
+                    f"config.context.max_length={self.max_length}: shorten the prompt or raise that length"
                 )
         if len({r.slot for r in requests}) != len(requests):
             raise ValueError("two requests name one slot: give each sequence its own")

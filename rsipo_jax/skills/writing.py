@@ -19,15 +19,23 @@ class Skill:
     status: str  # how it was parsed, or why it is invalid
 
 
-def write_skills(agent: Agent, trajectories: Sequence[Trajectory], step: int, temperature: float) -> list[Skill]:
+def write_skills(
+    agent: Agent, trajectories: Sequence[Trajectory], step: int, temperature: float
+) -> list[Skill]:
     """One skill per trajectory, in order; the sampled turn is kept in `trajectory.writing` for training.
 
-    In the conversation context the request continues the episode, so its slot's cache is still right where the episode
-    was the slot's last one. A trajectory without room for the request gets an invalid skill with status "no_room".
+    In the conversation context the request continues the episode, and the slot of the episode may still hold it. A
+    trajectory without room for the request gets an invalid skill with status "no_room", a void one "void"; a skill that
+    would not fit into an acting prompt is invalid too, "too_long".
     """
     skills = [Skill("", "", False, "void" if t.void else "no_room") for t in trajectories]
-    prompts = {i: p for i, t in enumerate(trajectories) if not t.void and (p := agent.context.analysis(t)) is not None}
-    for wave in _waves([(i, trajectories[i].slot) for i in prompts]):
+    prompts = {
+        i: p
+        for i, t in enumerate(trajectories)
+        if not t.void and (p := agent.context.analysis(t)) is not None
+    }
+    # A slot holds the last episode it played: that one goes first, before another overwrites it.
+    for wave in _waves([(i, trajectories[i].slot) for i in reversed(prompts)]):
         requests = [
             Request(
                 slot=trajectories[i].slot,

@@ -25,6 +25,10 @@ class Checkpoints:
         """The step of the newest complete checkpoint."""
         return self._manager.latest_step()
 
+    def steps(self) -> list[int]:
+        """The steps of all complete checkpoints, ascending."""
+        return sorted(self._manager.all_steps())
+
     def save(self, step: int, state: TrainState, prior: PriorState) -> None:
         """Saves in the background; what was given may be donated afterwards."""
         items = ocp.args.Composite(

@@ -15,16 +15,16 @@ from rich.console import Console
 from rsipo_jax.agents.rollout import Agent
 from rsipo_jax.config import Config
 from rsipo_jax.envs.alfworld.data import find_tasks
-from rsipo_jax.evaluation.panels import Panel
+from rsipo_jax.evaluation.panels import Panel, make_panel
 from rsipo_jax.evaluation.play import play_panel
 from rsipo_jax.evaluation.scores import EpisodeScore, paired_bootstrap, score
 from rsipo_jax.methods import METHODS
 from rsipo_jax.models.transformer import Params
 from rsipo_jax.reports.console import make_console, progress, stage, step_line
 from rsipo_jax.reports.curves import save_curves
-from rsipo_jax.reports.records import read_records
+from rsipo_jax.reports.records import plain, read_records
 from rsipo_jax.reports.run_log import RECORDS, RunLog
-from rsipo_jax.reports.tables import summary
+from rsipo_jax.reports.tables import panel_table, summary
 from rsipo_jax.skills.trust import PriorState
 from rsipo_jax.training import setup
 from rsipo_jax.training.checkpoint import Checkpoints
@@ -54,6 +54,8 @@ def run(config: Config, workdir: Path) -> None:
         f"{len(tasks)} training games, {len(demos)} demonstrations; "
         f"a network of {size / 1e6:.2f} M parameters, {network.tokenizer.vocab_size} tokens"
     )
+    for name in sorted(set(config.eval.panels) - panels.keys()):
+        console.print(f"{root} has no split {name}: that panel is left out")
 
     stage(console, 2, STAGES, "SFT cold start", "act, act with a skill, write a skill")
     reference = setup.sft_policy(config, workdir, network, demos, partial(progress, console, "SFT updates"))
@@ -61,11 +63,11 @@ def run(config: Config, workdir: Path) -> None:
     agent = setup.make_agent(config, root, network)
     try:
         learner = Learner(agent, network.model, reference, tasks)
-        optimizer = make_optimizer(config.train.weight_decay, config.train.grad_clip)
+        optimizer = make_optimizer("adamw", config.train.weight_decay, config.train.grad_clip)
         state, prior = create_state(jax.tree.map(jnp.copy, reference), optimizer), PriorState.zero()
         if log.last_step:
             state, prior = checkpoints.restore(log.last_step, state, prior)
-        whole = {name: panels[name] for name in config.eval.panels}
+        whole = {name: panel for name, panel in panels.items() if name != setup.DURING}
 
         stage(console, 3, STAGES, "Evaluation of the SFT policy")
         _measure(console, log, agent, reference, whole, 0, "sft")
@@ -82,6 +84,46 @@ def run(config: Config, workdir: Path) -> None:
         log.close()
     console.print()
     console.print(report(workdir, config.eval.panels, log.files()))
+
+
+def evaluate(config: Config, workdir: Path, panel: str, step: int) -> None:
+    """Plays a panel with a checkpoint of the run in `workdir` and compares with what the run recorded.
+
+    `step` -1 is the newest checkpoint, 0 the SFT policy. Nothing is written. Raises ConfigError when there is no such
+    checkpoint.
+    """
+    console = make_console()
+    checkpoints = Checkpoints(workdir)
+    kept = [0, *checkpoints.steps()] if (workdir / "sft").exists() else []
+    step = max(kept, default=-1) if step < 0 else step
+    if step not in kept:
+        raise ConfigError(
+            f"{workdir} has no checkpoint of step {step}: choose --step from {kept}" if kept
+            else f"{workdir} has no policy yet: let launch/train.py finish its SFT stage there first"
+        )
+    root = setup.prepare_games(config, workdir)
+    network = setup.load_network(config, workdir)
+    params = setup.load_sft(workdir, network)
+    if step:
+        params = checkpoints.restore_params(step, params)
+    agent = setup.make_agent(config, root, network)
+    try:
+        agent.sampler.load(params)
+        games = make_panel(panel, find_tasks(root, panel))
+        with progress(console, f"{panel}: games", len(games.tasks)) as advance:
+            episodes = play_panel(agent, games, step, lambda _: advance(1))
+    finally:
+        agent.pool.close()
+        checkpoints.close()
+    measured = score(games, episodes).record()
+    record = {"panel": panel, "hash": games.hash, "step": step, "stage": "rl" if step else "sft", "score": measured}
+    console.print(panel_table([record]))
+    console.print(panel_line(record))
+    console.print(f"panel hash {games.hash}")
+    for earlier in read_records(workdir / "evaluation.jsonl"):
+        if (earlier["panel"], earlier["step"]) == (panel, step):
+            same = plain(list(map(vars, episodes)), "episodes") == earlier["episodes"] and games.hash == earlier["hash"]
+            console.print("equal to the run's own record" if same else "DIFFERS from the run's own record")
 
 
 def _reinforce(
@@ -106,7 +148,7 @@ def _reinforce(
             step, result.metrics, result.seconds, result.tokens_per_second, result.episodes, result.skills
         )
         step_line(console, record, cfg.steps)
-        if config.eval.every and step % config.eval.every == 0:
+        if setup.DURING in panels and step % config.eval.every == 0:
             during = {setup.DURING: panels[setup.DURING]}
             _measure(console, log, learner.agent, state.params, during, step, "during")
         if step % cfg.checkpoint_every == 0 or step == cfg.steps:
@@ -141,7 +183,7 @@ def panel_line(record: Mapping[str, Any]) -> str:
 
 
 def report(workdir: Path, panels: tuple[str, ...], files: Mapping[str, Path]) -> Any:
-    """The summary of a run from its records (a rich renderable)."""
+    """The summary of a run from its records (a rich renderable); `panels` are shown, as far as they were measured."""
     evaluations = read_records(workdir / "evaluation.jsonl")
     differences = {}
     for panel in panels:

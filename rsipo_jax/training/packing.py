@@ -1,7 +1,7 @@
 """Packing: ragged rows into bins of one length, and flat per-token arrays in and out of them.
 
-Invariant: packing changes no number. Each row is one segment of one bin, with its own positions from 0. All micro-batches
-have one shape, so each jitted function is compiled once.
+Invariant: packing changes no number. Each row is one segment of one bin, with its own positions from 0. All
+micro-batches have one shape, so each jitted function is compiled once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-
 
 
 @dataclass(frozen=True)
@@ -34,19 +33,20 @@ class MicroBatch:
 def pack(starts: np.ndarray, rows: Sequence[int], length: int, microbatch_tokens: int) -> list[MicroBatch]:
     """Packs the given rows (indices; row r is [starts[r], starts[r + 1]) of the flat arrays) into micro-batches.
 
-    First fit, longest first, into bins of `length` tokens; a micro-batch is `microbatch_tokens // length` bins (at least
-    one). Raises ValueError when a row is longer than a bin.
+    First fit, longest first, into bins of `length` tokens; a micro-batch is `microbatch_tokens // length` bins (at
+    least one). Raises ValueError when a row is longer than a bin.
     """
     lengths = {int(r): int(starts[r + 1] - starts[r]) for r in rows}
     bins: list[list[int]] = []
-    room: list[int] = []
+    room = np.full(len(lengths), length)  # a bin for every row, if it comes to that
     for r in sorted(lengths, key=lambda r: (-lengths[r], r)):
         if lengths[r] > length:
-            raise ValueError(f"a row of {lengths[r]} tokens is longer than config.context.max_length={length}: raise it")
-        place = next((b for b, free in enumerate(room) if free >= lengths[r]), len(bins))
+            raise ValueError(
+                f"a row of {lengths[r]} tokens is longer than config.context.max_length={length}: raise it"
+            )
+        place = int(np.argmax(room >= lengths[r]))
         if place == len(bins):
             bins.append([])
-            room.append(length)
         bins[place].append(r)
         room[place] -= lengths[r]
     count = max(1, microbatch_tokens // length)

@@ -14,13 +14,15 @@ import numpy as np
 
 from rsipo_jax.agents.trajectory import Trajectory, Turn
 
-CONTEXT, ACTION, SKILL = range(3)  # what a token is
+# What a token is: read (never trained by RL), sampled while acting, sampled while writing a skill, or part of a
+# demonstrated response that shall be read but not learned from.
+CONTEXT, ACTION, SKILL, NOISE = range(4)
 
 
 @dataclass(frozen=True)
 class Rows:
     tokens: np.ndarray  # int32 [N]
-    kind: np.ndarray  # int8 [N]: CONTEXT (never trained), ACTION or SKILL (both sampled by the policy)
+    kind: np.ndarray  # int8 [N]: CONTEXT, ACTION, SKILL or NOISE
     logprobs: np.ndarray  # float32 [N] behaviour log-probabilities of sampled tokens, 0 elsewhere
     starts: np.ndarray  # int64 [R + 1]; row r is [starts[r], starts[r + 1])
     episode: np.ndarray  # int32 [R], index of the trajectory a row comes from
@@ -47,8 +49,8 @@ class Rows:
 def rows_from(trajectories: Sequence[Trajectory]) -> Rows:
     """Rows of all trajectories: acting turns, then the skill-writing turn if there is one.
 
-    A turn whose prompt is exactly the previous prompt and response plus new tokens continues the same row; any other turn
-    begins a row. So a conversation is one row and a window episode one row per turn. Void episodes give no rows.
+    A turn whose prompt is exactly the previous prompt and response plus new tokens continues the same row; any other
+    turn begins a row. So a conversation is one row and a window episode one row per turn. Void episodes give no rows.
     """
     pieces: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     episode, skill_at, lengths = [], [], []
@@ -60,7 +62,9 @@ def rows_from(trajectories: Sequence[Trajectory]) -> Rows:
             for turn, kind in run:
                 prompt, m = turn.prompt.tokens[n:], len(turn.response)
                 pieces.append((prompt, np.zeros(len(prompt), np.int8), np.zeros(len(prompt), np.float32)))
-                pieces.append((turn.response, np.full(m, kind if turn.imitate else CONTEXT, np.int8), turn.logprobs))
+                pieces.append(
+                    (turn.response, np.full(m, kind if turn.imitate else NOISE, np.int8), turn.logprobs)
+                )
                 n = len(turn.prompt.tokens) + m
             episode.append(index)
             skill_at.append(run[0][0].prompt.skill_at)
@@ -120,14 +124,17 @@ def teacher_rows(rows: Rows, skill_tokens: Sequence[np.ndarray]) -> Rows:
     pieces: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     lengths = []
     for r in kept:
-        start, cut, end = rows.starts[r], rows.starts[r] + rows.skill_at[r], rows.starts[r] + last_action[r] + 1
+        start, cut, end = (
+            rows.starts[r],
+            rows.starts[r] + rows.skill_at[r],
+            rows.starts[r] + last_action[r] + 1,
+        )
         block = skill_tokens[rows.episode[r]]
-        zeros = (np.zeros(len(block), np.int8), np.zeros(len(block), np.float32))
-        for piece in (slice(start, cut), None, slice(cut, end)):
-            if piece is None:
-                pieces.append((block, *zeros))
-            else:
-                pieces.append((rows.tokens[piece], rows.kind[piece], rows.logprobs[piece]))
+        before, after = (
+            (rows.tokens[part], rows.kind[part], rows.logprobs[part])
+            for part in (slice(start, cut), slice(cut, end))
+        )
+        pieces += [before, (block, np.zeros(len(block), np.int8), np.zeros(len(block), np.float32)), after]
         lengths.append(end - start + len(block))
     if not pieces:
         return rows_from([])

@@ -12,13 +12,15 @@ from pathlib import Path
 
 import jax
 
+from rsipo_jax.agents import prompts
 from rsipo_jax.agents.context import make_context
 from rsipo_jax.agents.rollout import Agent
 from rsipo_jax.config import Config
-from rsipo_jax.envs.alfworld.data import find_tasks, resolve_root
+from rsipo_jax.envs.alfworld.data import find_tasks, has_split, resolve_root
 from rsipo_jax.envs.alfworld.generator import generate_games
 from rsipo_jax.envs.alfworld.pools import make_pool
 from rsipo_jax.evaluation.panels import Panel, make_panel
+from rsipo_jax.models import huggingface
 from rsipo_jax.models.transformer import ModelConfig, Params, init_params
 from rsipo_jax.sampling.sampler import Sampler
 from rsipo_jax.text.sentencepiece_tokenizer import train_sentencepiece
@@ -27,7 +29,9 @@ from rsipo_jax.training.checkpoint import load_params, save_params
 from rsipo_jax.training.demonstrations.demonstrations_dataset_builder import load_demonstrations
 from rsipo_jax.training.demonstrations.play import Demonstration
 from rsipo_jax.training.sft import sft_batches, sft_rows, train_sft
+from rsipo_jax.validation import ConfigError
 
+TOKENIZER, SFT = "tokenizer", "sft"  # folders of the workdir
 DURING = "valid_seen_during"  # the panel measured between RL steps: some of the valid_seen games
 
 
@@ -57,18 +61,24 @@ def prepare_demonstrations(config: Config, workdir: Path, root: Path) -> list[De
 
 
 def prepare_network(config: Config, workdir: Path, demos: list[Demonstration]) -> Network:
-    """Tokenizer and initial parameters: a checkpoint's, or a fresh network whose tokenizer learns from the demonstrations."""
+    """The network before SFT. A fresh one has its tokenizer trained on the demonstrations, unless that is done."""
+    folder = workdir / TOKENIZER
+    if not config.model.checkpoint and not folder.exists():
+        train_sentencepiece(_texts(demos), folder, config.tokenizer.vocab_size)
+    return load_network(config, workdir)
+
+
+def load_network(config: Config, workdir: Path) -> Network:
+    """Tokenizer and initial parameters: a checkpoint's, or a fresh network with the tokenizer kept in the workdir."""
     cfg = config.model
     if cfg.checkpoint:
-        from rsipo_jax.models import huggingface
-
-        folder = huggingface.resolve_checkpoint(cfg.checkpoint)
-        model = huggingface.read_config(folder, cfg.dtype, cfg.scan_layers)
-        return Network(load_tokenizer(folder), model, huggingface.load_params(folder, model))
-    folder = workdir / "tokenizer"
-    if not folder.exists():
-        train_sentencepiece(_texts(demos), folder, config.tokenizer.vocab_size)
-    tokenizer = load_tokenizer(folder)
+        try:
+            folder = huggingface.resolve_checkpoint(cfg.checkpoint)
+            model = huggingface.read_config(folder, cfg.dtype, cfg.scan_layers)
+            return Network(load_tokenizer(folder), model, huggingface.load_params(folder, model))
+        except ValueError as error:  # each is one sentence
+            raise ConfigError(f"config.model.checkpoint={cfg.checkpoint!r}: {error}") from error
+    tokenizer = load_tokenizer(workdir / TOKENIZER)
     model = ModelConfig(
         vocab_size=tokenizer.vocab_size,
         hidden_size=cfg.hidden_size,
@@ -95,17 +105,21 @@ def sft_policy(
 
     `progress(updates)` shows the training; without demonstrations the policy is the network as it is.
     """
-    folder = workdir / "sft"
-    if folder.exists():
-        return load_params(folder, network.params)
+    if (workdir / SFT).exists():
+        return load_sft(workdir, network)
     params = network.params
     if demos:
         rows = sft_rows(demos, make_context(network.tokenizer, config), network.tokenizer)
         batches = sft_batches(rows, config)
         with progress(len(batches)) as advance:
             params = train_sft(params, network.model, rows, batches, config, lambda _: advance(1))
-    save_params(folder, params)
+    save_params(workdir / SFT, params)
     return params
+
+
+def load_sft(workdir: Path, network: Network) -> Params:
+    """The SFT policy that the run in `workdir` has kept."""
+    return load_params(workdir / SFT, network.params)
 
 
 def make_agent(config: Config, root: Path, network: Network) -> Agent:
@@ -123,18 +137,29 @@ def make_agent(config: Config, root: Path, network: Network) -> Agent:
 
 
 def make_panels(config: Config, root: Path) -> dict[str, Panel]:
-    """The panels a run measures, by name."""
-    panels = {name: make_panel(name, find_tasks(root, name)) for name in config.eval.panels}
-    if config.eval.every:
+    """The panels a run measures, by name: those of `eval.panels` whose split the data folder has, and the one between steps.
+
+    Raises ConfigError when the folder has none of them.
+    """
+    present = [name for name in config.eval.panels if has_split(root, name)]
+    if config.eval.panels and not present:
+        raise ConfigError(
+            f"config.eval.panels={config.eval.panels}, but {root} has none of these splits: add one, or name another"
+        )
+    panels = {name: make_panel(name, find_tasks(root, name)) for name in present}
+    if config.eval.every and has_split(root, "valid_seen"):
         panels[DURING] = make_panel(DURING, find_tasks(root, "valid_seen"), config.eval.during)
     return panels
 
 
-
-
 def _texts(demos: list[Demonstration]) -> Iterator[str]:
+    """Everything the network will read or write, about as often as it will."""
     for demo in demos:
+        yield prompts.FORMAT
         yield from demo.observations
         yield from demo.responses
-        yield demo.skill
-        yield demo.analysis
+        if demo.skill:
+            yield prompts.skill_block(demo.skill)
+        if demo.analysis:
+            yield prompts.analysis_request(demo.won)
+            yield demo.analysis

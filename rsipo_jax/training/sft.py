@@ -9,15 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rsipo_jax.agents.actions import parse_faithful
 from rsipo_jax.agents.context import Context
 from rsipo_jax.agents.trajectory import Trajectory, Turn
-from rsipo_jax.config import Config
+from rsipo_jax.config import Config, SFTConfig
 from rsipo_jax.envs.protocol import Task
 from rsipo_jax.models.transformer import ModelConfig, Params
 from rsipo_jax.text.tokenizer import Tokenizer
 from rsipo_jax.training.demonstrations.play import Demonstration
 from rsipo_jax.training.packing import MicroBatch, pack
-from rsipo_jax.training.rows import CONTEXT, Rows, rows_from
+from rsipo_jax.training.rows import ACTION, CONTEXT, SKILL, Rows, rows_from
 from rsipo_jax.training.state import TrainState, cosine, create_state, make_optimizer
 from rsipo_jax.training.update import apply_gradients, logprobs_of
 
@@ -35,13 +36,12 @@ def as_trajectory(demo: Demonstration, context: Context, tokenizer: Tokenizer) -
         prompt = context.acting(trajectory, demo.admissible[i])
         if prompt is None:
             return trajectory
-        command = text  # commands are shown only in window histories, as the environment received them
-        if "<action>" in text:
-            command = text.split("<action>")[1].split("</action>")[0].strip()
-        tokens = _response(text, tokenizer)
-        trajectory.turns.append(
-            Turn(prompt, tokens, np.zeros(len(tokens), np.float32), text, command, imitate=demo.imitate[i])
+        tokens, parsed = _response(text, tokenizer), parse_faithful(text, demo.admissible[i])
+        unscored = np.zeros(len(tokens), np.float32)
+        turn = Turn(
+            prompt, tokens, unscored, text, parsed.command, parsed.valid, parsed.admissible, demo.imitate[i]
         )
+        trajectory.turns.append(turn)
     trajectory.observations.append(demo.observations[-1])
     if demo.analysis and (prompt := context.analysis(trajectory)) is not None:
         tokens = _response(demo.analysis, tokenizer)
@@ -58,9 +58,26 @@ def sft_rows(demos: Sequence[Demonstration], context: Context, tokenizer: Tokeni
     return rows_from([as_trajectory(demo, context, tokenizer) for demo in demos])
 
 
+def token_weights(rows: Rows, cfg: SFTConfig) -> np.ndarray:
+    """Loss weight of each token, float32 [N]: 1 for responses to imitate, `observation_weight` for what is read.
+
+    Responses that shall not be imitated weigh 0, and so does the first token of a row, which nothing predicts.
+    """
+    weights = np.zeros(len(rows.tokens), np.float32)
+    weights[rows.kind == CONTEXT] = cfg.observation_weight
+    weights[(rows.kind == ACTION) | (rows.kind == SKILL)] = 1.0
+    weights[rows.starts[:-1]] = 0.0
+    return weights
+
+
 @partial(jax.jit, static_argnums=1)
 def _gradient(
-    params: Params, config: ModelConfig, tokens: jax.Array, positions: jax.Array, segments: jax.Array, weights: jax.Array
+    params: Params,
+    config: ModelConfig,
+    tokens: jax.Array,
+    positions: jax.Array,
+    segments: jax.Array,
+    weights: jax.Array,
 ) -> tuple[jax.Array, Params]:
     """Weighted mean negative log-likelihood of one batch [M, L] and its gradient."""
 
@@ -72,11 +89,15 @@ def _gradient(
 
 
 def sft_batches(rows: Rows, config: Config) -> list[MicroBatch]:
-    """The batches of all epochs in the order of training; each is one update of `sft.batch_tokens` packed tokens."""
-    batches = []
+    """The batches of all epochs in the order of training; each is one update of `sft.batch_tokens` packed tokens.
+
+    Rows that have nothing to teach are left out, so that no batch has a loss of 0 / 0.
+    """
+    taught = np.flatnonzero(np.bincount(rows.token_row, token_weights(rows, config.sft), len(rows)) > 0)
+    batches: list[MicroBatch] = []
     for epoch in range(config.sft.epochs):
         rng = np.random.default_rng((config.seed, epoch))
-        order = rng.permutation(len(rows)).tolist()
+        order = rng.permutation(taught).tolist()
         # Packing sorts by length; within pools of shuffled rows, so that every epoch mixes them anew.
         pools = [order[i : i + PACKING_POOL] for i in range(0, len(order), PACKING_POOL)]
         packed = [
@@ -96,18 +117,21 @@ def train_sft(
     config: Config,
     on_update: Callable[[float], None] = lambda _: None,
 ) -> Params:
-    """Trains on the batches in order; `on_update(loss)` is told the loss before each update.
+    """Trains on the batches in order, each token with its `token_weights`; `params` are left as they are.
 
-    Tokens to imitate weigh 1, environment text `sft.observation_weight`.
+    `on_update(loss)` is told the loss before each update.
     """
-    cfg = config.sft
-    weights = np.where(rows.kind != CONTEXT, 1.0, cfg.observation_weight).astype(np.float32)
-    weights[rows.starts[:-1]] = 0.0  # nothing predicts the first token of a row
-    optimizer = make_optimizer(WEIGHT_DECAY, GRAD_CLIP)
+    cfg, weights = config.sft, token_weights(rows, config.sft)
+    optimizer = make_optimizer(cfg.optimizer, WEIGHT_DECAY, GRAD_CLIP)
     state: TrainState = create_state(jax.tree.map(jnp.copy, params), optimizer)
     for i, batch in enumerate(batches):
         loss, grads = _gradient(
-            state.params, model, batch.take(rows.tokens), batch.positions, batch.segment_ids, batch.take(weights)
+            state.params,
+            model,
+            batch.take(rows.tokens),
+            batch.positions,
+            batch.segment_ids,
+            batch.take(weights),
         )
         rate = cosine(i, len(batches), cfg.learning_rate, WARMUP)
         state, _ = apply_gradients(state, grads, jnp.float32(rate), optimizer)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import jax
 import jax.numpy as jnp
 import optax
 from flax import struct
+from optax import contrib
 
 from rsipo_jax.models.transformer import Params
 
@@ -19,16 +21,35 @@ class TrainState:
     updates: jax.Array  # int32 scalar, optimizer updates so far
 
 
-def make_optimizer(weight_decay: float, grad_clip: float) -> optax.GradientTransformation:
-    """AdamW without its learning rate (the caller scales), gradients clipped by global norm first."""
+@functools.cache
+def make_optimizer(name: str, weight_decay: float, grad_clip: float) -> optax.GradientTransformation:
+    """AdamW ("adamw") or Muon ("muon") without its learning rate (the caller scales), gradients clipped first.
+
+    Muon orthogonalises the momentum of each layer's matrices and leaves everything else to Adam; its updates have Adam's
+    size (`consistent_rms`), so learning rates carry over. It learns a fresh network in half of Adam's updates.
+    Equal settings give the very same object: jitted functions take it as a static argument, compared by identity.
+    """
+    if name == "muon":
+        rule = optax.chain(
+            contrib.muon(
+                1.0, adam_b2=0.95, consistent_rms=0.2, muon_weight_dimension_numbers=_layer_matrices
+            ),
+            optax.scale(-1.0),  # muon's updates are steps downhill; the caller subtracts
+        )
+    else:
+        rule = optax.scale_by_adam(b1=0.9, b2=0.999)
     return optax.chain(
-        optax.clip_by_global_norm(grad_clip),
-        optax.scale_by_adam(b1=0.9, b2=0.999),
-        optax.add_decayed_weights(weight_decay),
+        optax.clip_by_global_norm(grad_clip), rule, optax.add_decayed_weights(weight_decay)
     )
 
 
+def _layer_matrices(params: Params) -> Params:
+    """Which leaves are stacks of matrices [layers, in, out]; None for the others."""
+    return jax.tree.map(lambda a: contrib.MuonDimensionNumbers(1, 2) if a.ndim == 3 else None, params)
+
+
 def create_state(params: Params, optimizer: optax.GradientTransformation) -> TrainState:
+    """The state before the first update. `params` become part of it: they are donated by the first update."""
     return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
 
 
@@ -41,4 +62,6 @@ def warmup(step: int, steps: int, peak: float, warmup_ratio: float) -> float:
 def cosine(step: int, steps: int, peak: float, warmup_ratio: float) -> float:
     """Learning rate of `step`: linear warm-up, then a cosine down to a tenth of `peak`."""
     done = max(0.0, (step - warmup_ratio * steps) / max(1.0, steps - warmup_ratio * steps))
-    return warmup(step, steps, peak, warmup_ratio) * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
+    return warmup(step, steps, peak, warmup_ratio) * (
+        0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+    )

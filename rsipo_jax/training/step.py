@@ -181,7 +181,7 @@ def _update(
     order = np.random.default_rng((config.seed, step)).permutation(len(rows))
     size = cfg.minibatch_rows or max(len(rows), 1)
     rate = jnp.float32(warmup(step - 1, cfg.steps, cfg.learning_rate, cfg.warmup_ratio))
-    optimizer = make_optimizer(cfg.weight_decay, cfg.grad_clip)
+    optimizer = make_optimizer("adamw", cfg.weight_decay, cfg.grad_clip)
     all_sums, norms = [], []
     for first in range(0, len(rows), size):
         members = order[first : first + size]

@@ -56,7 +56,12 @@ class Sums:
 
 
 def logprobs_of(
-    params: Params, config: ModelConfig, tokens: Array, positions: Array, segment_ids: Array, temperature: float
+    params: Params,
+    config: ModelConfig,
+    tokens: Array,
+    positions: Array,
+    segment_ids: Array,
+    temperature: float,
 ) -> tuple[Array, Array]:
     """Log-probability of each token given the tokens before it in its segment, and the entropy there; [M, L] float32.
 
@@ -70,13 +75,23 @@ def logprobs_of(
 
 @partial(jax.jit, static_argnums=(1, 5))
 def _score(
-    params: Params, config: ModelConfig, tokens: Array, positions: Array, segment_ids: Array, temperature: float
+    params: Params,
+    config: ModelConfig,
+    tokens: Array,
+    positions: Array,
+    segment_ids: Array,
+    temperature: float,
 ) -> Array:
     return logprobs_of(params, config, tokens, positions, segment_ids, temperature)[0]
 
 
 def score(
-    params: Params, config: ModelConfig, rows: Rows, max_length: int, microbatch_tokens: int, temperature: float
+    params: Params,
+    config: ModelConfig,
+    rows: Rows,
+    max_length: int,
+    microbatch_tokens: int,
+    temperature: float,
 ) -> np.ndarray:
     """Log-probabilities, float32 [N] flat over `rows`, of every sampled token; 0 on context tokens.
 
@@ -84,23 +99,37 @@ def score(
     """
     flat = np.zeros(len(rows.tokens), np.float32)
     batches = pack(rows.starts, range(len(rows)), max_length, microbatch_tokens)
-    scored = [_score(params, config, b.take(rows.tokens), b.positions, b.segment_ids, temperature) for b in batches]
+    scored = [
+        _score(params, config, b.take(rows.tokens), b.positions, b.segment_ids, temperature) for b in batches
+    ]
     for batch, packed in zip(batches, scored, strict=True):
         batch.put(np.asarray(packed), flat)
     return np.where(rows.kind != CONTEXT, flat, np.float32(0))
 
 
 def rl_loss(
-    params: Params, config: ModelConfig, batch: Batch, totals: tuple[Array, Array], cfg: LossConfig, eta: float, temperature: float
+    params: Params,
+    config: ModelConfig,
+    batch: Batch,
+    totals: tuple[Array, Array],
+    cfg: LossConfig,
+    eta: float,
+    temperature: float,
 ) -> tuple[Array, Sums]:
-    """L = [policy + beta KL - ent H] over action tokens + eta [policy + beta KL] over skill tokens; algorithms section 2.7.
+    """L = [policy + beta KL - ent H] over action tokens + eta [policy + beta KL] over skill tokens.
 
     `totals` = (action tokens, skill tokens) of the whole mini-batch, at least 1 each.
     """
     new, entropy = logprobs_of(params, config, batch.tokens, batch.positions, batch.segment_ids, temperature)
     action, skill = batch.kind == ACTION, batch.kind == SKILL
     advantages = hybrid_advantages(
-        batch.advantages, batch.trust, batch.teacher_logprobs, batch.old_logprobs, action, cfg.distill, cfg.distill_clip
+        batch.advantages,
+        batch.trust,
+        batch.teacher_logprobs,
+        batch.old_logprobs,
+        action,
+        cfg.distill,
+        cfg.distill_clip,
     )
     act = loss_sums(new, batch.old_logprobs, batch.ref_logprobs, advantages, action, cfg)
     wrote = loss_sums(new, batch.old_logprobs, batch.ref_logprobs, batch.advantages, skill, cfg)
@@ -109,7 +138,14 @@ def rl_loss(
     loss = (act.policy + cfg.kl * act.kl - cfg.entropy * spread) / totals[0]
     loss += eta * (wrote.policy + cfg.kl * wrote.kl) / totals[1]
     return loss, Sums(
-        act.policy, act.kl, spread, wrote.policy, wrote.kl, jnp.sum(outside & action), act.tokens, wrote.tokens
+        act.policy,
+        act.kl,
+        spread,
+        wrote.policy,
+        wrote.kl,
+        jnp.sum(outside & action),
+        act.tokens,
+        wrote.tokens,
     )
 
 
@@ -129,12 +165,12 @@ def accumulate(
     return jax.tree.map(jnp.add, grads, new), sums
 
 
-@partial(jax.jit, static_argnums=3, donate_argnums=(0, 1))
+@partial(jax.jit, static_argnums=3, donate_argnums=0)
 def apply_gradients(
     state: TrainState, grads: Params, learning_rate: Array, optimizer: optax.GradientTransformation
 ) -> tuple[TrainState, Array]:
     """One optimizer update (state donated). Returns the new state and the gradient norm before clipping."""
-    norm = optax.global_norm(grads)
+    norm = optax.tree.norm(grads)
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     params = jax.tree.map(lambda p, u: p - learning_rate * u, state.params, updates)
     return TrainState(params, opt_state, state.updates + 1), norm
@@ -151,11 +187,9 @@ class TokenScores:
 
 def make_batch(micro: MicroBatch, rows: Rows, scores: TokenScores, credit: Credit) -> Batch:
     """The packed arrays of one micro-batch."""
-    return Batch(
-        micro.take(rows.tokens), micro.positions, micro.segment_ids, micro.take(rows.kind),
-        micro.take(scores.old), micro.take(scores.ref), micro.take(scores.teacher),
-        micro.take(credit.advantages), micro.take(credit.trust),
-    )  # fmt: skip
+    flat = rows.tokens, rows.kind, scores.old, scores.ref, scores.teacher, credit.advantages, credit.trust
+    tokens, *rest = (jnp.asarray(micro.take(array)) for array in flat)
+    return Batch(tokens, jnp.asarray(micro.positions), jnp.asarray(micro.segment_ids), *rest)
 
 
 def count_kinds(rows: Rows, members: np.ndarray) -> tuple[np.float32, np.float32]:

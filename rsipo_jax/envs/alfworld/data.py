@@ -55,6 +55,11 @@ def resolve_root(env: EnvConfig) -> Path | None:
     return root
 
 
+def has_split(root: Path, split: str) -> bool:
+    """Whether the data folder has this split at all."""
+    return (root / FOLDER / split).is_dir()
+
+
 def find_tasks(root: Path, split: str) -> list[Task]:
     """The games of a split sorted by id; what was skipped, and why, goes to the log. Raises GameDataError."""
     scan = scan_split(root, split)

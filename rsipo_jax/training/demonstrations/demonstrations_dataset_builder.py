@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -19,7 +21,7 @@ class AlfworldDemonstrations(tfds.core.GeneratorBasedBuilder):
     """Expert episodes on training games. `root` holds the games; `games` of them are demonstrated, chosen by `seed`."""
 
     VERSION = tfds.core.Version("1.0.0")
-    RELEASE_NOTES = {"1.0.0": "First version."}
+    RELEASE_NOTES: ClassVar[dict[str, str]] = {"1.0.0": "First version."}
 
     def __init__(self, *, root: Path, games: int, seed: int, max_turns: int, **kwargs: Any) -> None:
         self._root, self._games, self._seed, self._max_turns = root, games, seed, max_turns
@@ -58,12 +60,16 @@ def chosen(tasks: Sequence[Task], count: int, seed: int) -> list[Task]:
     return random.Random(f"{seed}/demonstrated").sample(list(tasks), min(count, len(tasks)))
 
 
-def load_demonstrations(folder: Path, root: Path, games: int, seed: int, max_turns: int) -> list[Demonstration]:
+def load_demonstrations(
+    folder: Path, root: Path, games: int, seed: int, max_turns: int
+) -> list[Demonstration]:
     """Builds the data set in `folder` unless it is there, and reads it, in a fixed order."""
     builder = AlfworldDemonstrations(
         root=root, games=games, seed=seed, max_turns=max_turns, data_dir=folder, file_format="array_record"
     )
-    builder.download_and_prepare()
+    tfds.disable_progress_bar()
+    with contextlib.redirect_stdout(io.StringIO()):  # TFDS talks of downloads; there are none
+        builder.download_and_prepare()
     demos = [_decode(record) for record in builder.as_data_source("train")]
     return sorted(demos, key=lambda d: (d.task_id, d.skill, d.responses))
 

@@ -1,23 +1,25 @@
-"""Expert episodes as text: acting without a skill, the skill a good annotator would write, and acting with that skill."""
+"""Expert episodes as text: acting without a skill, writing the skill, and acting with it."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
+import re
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from rsipo_jax.agents.prompts import task_of
 from rsipo_jax.envs.alfworld.engine import FastEpisode, intro
 from rsipo_jax.envs.alfworld.experts import ExpertStep, SearchingExpert
 from rsipo_jax.envs.alfworld.game import Game
 from rsipo_jax.envs.protocol import Task
-from rsipo_jax.skills.annotator import annotate, searched, workflow
+from rsipo_jax.skills.annotator import annotate, searched_in_vain, workflow
 from rsipo_jax.skills.parsing import parse_skill
 from rsipo_jax.text.tags import ACTION_CLOSE, ACTION_OPEN, THINK_CLOSE, THINK_OPEN
 
-# Share of turns at which the expert is replaced by a random action, one pass over the game each. Random turns are read,
-# never imitated: they show how to recover, and make the failures from which avoidance skills are written.
-NOISE = (0.0, 0.1, 0.2)
+# Share of turns at which the expert slips, one pass over the game each. Slips are read, never imitated: they show how to
+# recover, and make the failures from which avoidance skills are written.
+NOISE = (0.0, 0.1, 0.25)
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Demonstration:
     observations: tuple[str, ...]  # n + 1
     admissible: tuple[tuple[str, ...], ...]  # n, what could be done at each turn
     responses: tuple[str, ...]  # n
-    imitate: tuple[bool, ...]  # n, False where the response was a random action
+    imitate: tuple[bool, ...]  # n, False where the response was a slip
     won: bool
     analysis: str  # the JSON to write at the end; "" when this episode does not teach it
 
@@ -45,11 +47,12 @@ def demonstrations(game: Game, task: Task, seed: int, max_turns: int) -> Iterato
         first = _play(game, task, rng, max_turns, noise, skill="", script=(), avoid=())
         commands = [_command(r) for r in first.responses]
         answers = first.observations[1:]
-        analysis = annotate(task_of(first.observations[0]).rstrip("."), commands, answers, first.won)
-        yield Demonstration(**{**vars(first), "analysis": analysis})
-        steps = workflow(commands, answers)
-        avoid = () if first.won else tuple(searched(answers))
-        yield _play(game, task, rng, max_turns, 0.0, parse_skill(analysis).text, tuple(steps), avoid)
+        sentence = task_of(first.observations[0]).rstrip(".")
+        analysis = annotate(sentence, commands, answers, first.won)
+        yield replace(first, analysis=analysis)
+        script = workflow(commands, answers, first.won)
+        avoid = [] if first.won else searched_in_vain(sentence, commands, answers)
+        yield _play(game, task, rng, max_turns, 0.0, parse_skill(analysis).text, tuple(script), tuple(avoid))
 
 
 def _play(
@@ -66,15 +69,20 @@ def _play(
     episode = FastEpisode(game)
     expert = SearchingExpert(game, rng, avoid)
     observation = episode.observe(intro(game))
-    observations, admissible, responses, imitate = [observation.text], [], [], []
+    observations, admissible = [observation.text], list[tuple[str, ...]]()
+    responses, imitate = list[str](), list[bool]()
+    scripted = deque(script)
     while not observation.won and len(responses) < max_turns:
         step = expert.act(observation)
-        if len(responses) < len(script):
+        while scripted and scripted[0] not in observation.admissible:
+            scripted.popleft()  # a walk to where the player already stands: some receptacles share a standpoint
+        if scripted:
             # The thought stays the one of a player without a skill: the teacher should differ in what it does.
-            step = ExpertStep(step.thought, script[len(responses)])
+            step = ExpertStep(step.thought, scripted.popleft())
         good = rng.random() >= noise
         if not good:
-            step = ExpertStep(step.thought, rng.choice([a for a in observation.admissible if a != "help"]))
+            previous = _command(responses[-1]) if responses else ""
+            step = ExpertStep(step.thought, _slip(rng, step.action, previous, observation.admissible))
         admissible.append(observation.admissible)
         responses.append(response(step))
         imitate.append(good)
@@ -84,6 +92,16 @@ def _play(
         task.id, task.kind, skill, tuple(observations), tuple(admissible), tuple(responses), tuple(imitate),
         observation.won, analysis="",
     )  # fmt: skip
+
+
+def _slip(rng: random.Random, action: str, previous: str, admissible: Sequence[str]) -> str:
+    """A mistake that small policies make: a pointless action, the last one again, or the wrong number of a thing."""
+    kind = rng.randrange(3)
+    if kind == 0:
+        return rng.choice([a for a in admissible if a != "help"])
+    if kind == 1 and previous:
+        return previous
+    return re.sub(r"\d+$", lambda number: str(int(number[0]) % 3 + 1), action)
 
 
 def _command(text: str) -> str:

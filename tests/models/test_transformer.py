@@ -1,0 +1,178 @@
+"""The network against numpy: packing, padding, blocks of attention, architecture switches, log-probs and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from itertools import combinations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rsipo_jax.models import transformer
+from rsipo_jax.models.transformer import ModelConfig, Params, hidden_states, init_params, token_logprobs
+from tests.models import reference
+from tests.models.reference import SMALL, make_params
+
+LENGTH = 40
+VARIANTS = {
+    "qwen2": SMALL,
+    "qwen2, scanned": replace(SMALL, scan_layers=True),
+    "qwen3": replace(SMALL, qk_norm=True, qkv_bias=False, head_dim=12),
+    "llama, untied": replace(SMALL, qkv_bias=False, tie_embeddings=False, rope_theta=500.0),
+}
+ROWS = st.lists(st.lists(st.integers(1, LENGTH), max_size=6).filter(lambda n: sum(n) <= LENGTH), min_size=2, max_size=2)
+IDS = np.random.default_rng(1).integers(0, SMALL.vocab_size, (2, LENGTH)).astype(np.int32)
+
+
+def packed(rows: Sequence[Sequence[int]], width: int = LENGTH) -> tuple[np.ndarray, np.ndarray]:
+    """Positions and segment ids [rows, width] of segments with these lengths."""
+    positions, segments = np.zeros((len(rows), width), np.int32), np.zeros((len(rows), width), np.int32)
+    for r, lengths in enumerate(rows):
+        at = 0
+        for segment, n in enumerate(lengths, 1):
+            positions[r, at : at + n], segments[r, at : at + n] = np.arange(n), segment
+            at += n
+    return positions, segments
+
+
+def all_logits(config: ModelConfig) -> Callable[..., jax.Array]:
+    """A fresh jitted function, so that patched constants of the module are read anew."""
+
+    def forward(params: Params, tokens: jax.Array, positions: jax.Array, segments: jax.Array) -> jax.Array:
+        return transformer.logits(params, config, hidden_states(params, config, tokens, positions, segments))
+
+    return jax.jit(forward)
+
+
+forward = cache(all_logits)
+
+
+@given(rows=ROWS)
+@pytest.mark.parametrize("name", ["qwen2", "qwen3"])
+def test_segments_of_packed_rows_are_sequences_of_their_own(name: str, rows: list[list[int]]) -> None:
+    config, params = VARIANTS[name], make_params(VARIANTS[name])
+    found = np.asarray(forward(config)(params, IDS, *packed(rows)))
+    for r, lengths in enumerate(rows):
+        ends = np.cumsum(lengths, dtype=int)
+        for start, end in zip(ends - lengths, ends, strict=True):
+            wanted = reference.logits(params, config, IDS[r, start:end])
+            np.testing.assert_allclose(found[r, start:end], wanted, atol=2e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_architecture_is_the_one_of_the_reference(name: str) -> None:
+    config, params = VARIANTS[name], make_params(VARIANTS[name])
+    found = np.asarray(forward(config)(params, IDS, *packed([[LENGTH], [LENGTH]])))
+    for row, tokens in zip(found, IDS, strict=True):
+        np.testing.assert_allclose(row, reference.logits(params, config, tokens), atol=2e-4, rtol=1e-4)
+
+
+@given(rows=ROWS, seed=st.integers(0, 2**31))
+def test_padding_changes_nothing_whatever_its_ids(rows: list[list[int]], seed: int) -> None:
+    params = make_params(SMALL)
+    positions, segments = packed(rows)
+    other = np.where(
+        segments > 0, IDS, np.random.default_rng(seed).integers(0, SMALL.vocab_size, IDS.shape)
+    )
+    found = [np.asarray(forward(SMALL)(params, ids.astype(np.int32), positions, segments)) for ids in (IDS, other)]
+    np.testing.assert_array_equal(found[0][segments > 0], found[1][segments > 0])
+    assert np.isfinite(found[1]).all()
+
+
+def test_a_longer_row_of_padding_gives_the_same_numbers() -> None:
+    params, rows = make_params(SMALL), [[7, 12], [25]]
+    wide = np.pad(IDS, ((0, 0), (0, 30)))
+    short = np.asarray(forward(SMALL)(params, IDS, *packed(rows)))
+    long = np.asarray(forward(SMALL)(params, wide, *packed(rows, LENGTH + 30)))[:, :LENGTH]
+    _, segments = packed(rows)
+    np.testing.assert_allclose(long[segments > 0], short[segments > 0], atol=2e-4)
+
+
+def test_rows_do_not_see_one_another() -> None:
+    params = make_params(SMALL)
+    positions, segments = packed([[7, 12], [25]])
+    found = forward(SMALL)(params, IDS, positions, segments)
+    swapped = forward(SMALL)(params, IDS[::-1], positions[::-1], segments[::-1])
+    np.testing.assert_array_equal(found, swapped[::-1])
+
+
+def test_scanned_layers_are_the_unrolled_ones_and_so_are_their_gradients() -> None:
+    params, (positions, segments) = make_params(SMALL), packed([[15, 20], [31]])
+
+    def loss(params: Params, config: ModelConfig) -> jax.Array:
+        hidden = hidden_states(params, config, IDS, positions, segments)
+        logprobs, entropy = token_logprobs(params, config, hidden, jnp.roll(IDS, -1, axis=1), 0.7)
+        return jnp.sum(jnp.where(segments > 0, logprobs + 0.3 * entropy, 0.0))
+
+    both = [jax.jit(jax.value_and_grad(partial(loss, config=replace(SMALL, scan_layers=s))))(params) for s in (0, 1)]
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-3, atol=2e-3), *both)
+
+
+@pytest.mark.parametrize("block", [9, 39])
+def test_blocks_of_queries_are_full_attention(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    rng = np.random.default_rng(0)
+    q = rng.normal(size=(2, LENGTH, 4, 8)).astype(np.float32)
+    k, v = rng.normal(size=(2, 2, LENGTH, 2, 8)).astype(np.float32)
+    _, segments = packed([[3, 30], [17, 5, 18]])
+    monkeypatch.setattr(transformer, "QUERY_BLOCK", block)
+
+    def with_full_mask(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        mask = np.tril(np.ones((LENGTH, LENGTH), bool)) & (segments[:, :, None] == segments[:, None, :])
+        return transformer.attend(q, k.swapaxes(1, 2), v.swapaxes(1, 2), jnp.asarray(mask))
+
+    def in_blocks(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        return transformer.attend_packed(q, k, v, jnp.asarray(segments))
+
+    weight = rng.normal(size=(2, LENGTH, 32)).astype(np.float32)
+    def with_gradients(attention: Callable[..., jax.Array]) -> tuple[jax.Array, ...]:
+        out, pull = jax.vjp(attention, q, k, v)
+        return (out, *pull(jnp.asarray(weight)))
+
+    found, wanted = (jax.jit(partial(with_gradients, a))() for a in (in_blocks, with_full_mask))
+    jax.tree.map(partial(np.testing.assert_allclose, atol=2e-5), found, wanted)
+
+
+def test_a_long_row_uses_several_blocks_of_the_real_size() -> None:
+    length = 2 * transformer.QUERY_BLOCK + 5
+    ids = np.random.default_rng(3).integers(0, SMALL.vocab_size, (1, length)).astype(np.int32)
+    params, cut = make_params(SMALL), transformer.QUERY_BLOCK - 20
+    found = np.asarray(forward(SMALL)(params, ids, *packed([[cut, length - cut]], length)))[0]
+    np.testing.assert_allclose(found[:cut], reference.logits(params, SMALL, ids[0, :cut]), atol=2e-4, rtol=1e-4)
+    np.testing.assert_allclose(found[cut:], reference.logits(params, SMALL, ids[0, cut:]), atol=2e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.4, 1.7])
+def test_log_probabilities_and_entropy_at_a_temperature(temperature: float) -> None:
+    params = make_params(SMALL)
+    hidden = np.random.default_rng(0).normal(size=(2, 9, SMALL.hidden_size)).astype(np.float32)
+    targets = np.random.default_rng(1).integers(0, SMALL.vocab_size, (2, 9)).astype(np.int32)
+    scores = hidden.astype(np.float64) @ np.asarray(params["embed"], np.float64).T
+    p = reference.softmax(scores / temperature)
+    wanted = np.log(np.take_along_axis(p, targets[..., None], axis=-1))[..., 0]
+    found, entropy = token_logprobs(params, SMALL, jnp.asarray(hidden), jnp.asarray(targets), temperature)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(entropy, -(p * np.log(p)).sum(axis=-1), rtol=1e-4, atol=1e-5)
+
+
+def test_bfloat16_stays_close_to_float32() -> None:
+    params = init_params(SMALL, jax.random.key(0))
+    half = replace(SMALL, dtype="bfloat16")
+    rows = packed([[20, 20], [40]])
+    assert hidden_states(params, half, IDS, *rows).dtype == jnp.bfloat16
+    np.testing.assert_allclose(forward(half)(params, IDS, *rows), forward(SMALL)(params, IDS, *rows), atol=0.02)
+
+
+def test_fresh_matrices_are_drawn_independently() -> None:
+    params = init_params(replace(SMALL, tie_embeddings=False), jax.random.key(0))
+    names = ("wq", "wk", "wv", "wo", "w_gate", "w_up", "w_down")
+    drawn = {**{n: params["layers"][n] for n in names}, "embed": params["embed"], "lm_head": params["lm_head"]}
+    for (a, x), (b, y) in combinations(drawn.items(), 2):
+        n = min(x.size, y.size)
+        assert abs(np.corrcoef(np.ravel(x)[:n], np.ravel(y)[:n])[0, 1]) < 0.15, (a, b)
+    assert np.std(params["lm_head"]) == pytest.approx(0.02, rel=0.1)

@@ -1,0 +1,214 @@
+"""One RSIPO step on two tasks with a scripted policy: every number of its credit is worked out by hand below.
+
+Task 0: rollout 0 wins, rollout 1 loses. Both write skills; the replay with skill 0 wins, the one with skill 1 loses.
+Task 1: both rollouts lose. Rollout 0 writes no readable skill, rollout 1 a good one, whose replay wins.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import sqrt
+
+import jax
+import numpy as np
+import pytest
+
+from rsipo_jax.agents.context import make_context
+from rsipo_jax.agents.rollout import ACT, REPLAY, WRITE, Agent
+from rsipo_jax.config import (
+    Config,
+    ContextConfig,
+    EnvConfig,
+    LossConfig,
+    ModelSection,
+    RolloutConfig,
+    SkillConfig,
+    TrainConfig,
+)
+from rsipo_jax.envs.protocol import Observation, Task
+from rsipo_jax.models.transformer import ModelConfig, init_params
+from rsipo_jax.sampling.sampler import Completion, Request
+from rsipo_jax.skills.trust import PriorState
+from rsipo_jax.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_sentencepiece
+from rsipo_jax.training import step as step_module
+from rsipo_jax.training.rows import ACTION, CONTEXT, SKILL
+from rsipo_jax.training.state import create_state, make_optimizer
+from rsipo_jax.training.step import Learner, train_step
+
+# (purpose, group, rollout) -> what the policy says at its turns; "win" wins. WRITE has one turn.
+SCRIPT = {
+    (ACT, 0, 0): ["look", "win"],
+    (ACT, 0, 1): ["look", "look"],
+    (ACT, 1, 0): ["look", "look"],
+    (ACT, 1, 1): ["look", "<broken>"],
+    (WRITE, 0, 0): json.dumps({"episode_summary": "s", "episode_skill": "win at once"}),
+    (WRITE, 0, 1): json.dumps({"episode_summary": "s", "episode_skill": "look"}),
+    (WRITE, 1, 0): "no json",
+    (WRITE, 1, 1): json.dumps({"episode_summary": "s", "episode_skill": "win"}),
+    (REPLAY, 0, 0): ["win"],
+    (REPLAY, 0, 1): ["look", "look"],
+    (REPLAY, 1, 1): ["win"],
+}
+
+
+class ScriptedPool:
+    """Two identical rooms in which the command `win` wins."""
+
+    def reset(self, tasks: Mapping[int, Task]) -> dict[int, Observation]:
+        return {
+            slot: Observation(f"A room. Your task is to: win {task.id}.", ("look", "win"), False)
+            for slot, task in tasks.items()
+        }
+
+    def step(self, actions: Mapping[int, str]) -> dict[int, Observation]:
+        return {slot: Observation("Done.", ("look", "win"), a == "win") for slot, a in actions.items()}
+
+    def close(self) -> None: ...
+
+
+class ScriptedSampler:
+    """Says what `SCRIPT` has for an address. Log-probabilities are made up and different for every token."""
+
+    slots = 4
+
+    def __init__(self, tokenizer: SentencePieceTokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.prompts: dict[tuple[int, ...], str] = {}
+
+    def load(self, params: object) -> None: ...
+
+    def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
+        return [self._complete(request) for request in requests]
+
+    def _complete(self, request: Request) -> Completion:
+        purpose, _, group, rollout, turn = request.address
+        self.prompts[request.address] = self.tokenizer.decode(request.prompt.tolist())
+        said = SCRIPT[purpose, group, rollout]
+        if purpose != WRITE:
+            said = "oops" if said[turn] == "<broken>" else f"<think>go</think><action>{said[turn]}</action>"
+        ids = [*self.tokenizer.encode(said), self.tokenizer.stop_ids[0]]
+        logprobs = -0.5 - 0.1 * np.arange(len(ids), dtype=np.float32)
+        return Completion(np.asarray(ids, np.int32), logprobs, True)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> SentencePieceTokenizer:
+    text = [json.dumps({"episode_summary": "s", "episode_skill": "win at once look"}), "A room. Your task is to: win"]
+    return train_sentencepiece(text * 20, tmp_path_factory.mktemp("tokenizer"), 512)
+
+
+def config(method: str = "rsipo") -> Config:
+    return Config(
+        method=method,
+        env=EnvConfig(max_turns=2),
+        model=ModelSection(hidden_size=16, intermediate_size=32, num_layers=1, num_heads=2, num_kv_heads=1),
+        context=ContextConfig(max_length=1024, parser="strict"),
+        rollout=RolloutConfig(tasks_per_step=2, group_size=2, max_new_tokens=64, slots=4),
+        skill=SkillConfig(max_new_tokens=128),
+        loss=LossConfig(distill=0.5),
+        train=TrainConfig(steps=1, learning_rate=1e-3, minibatch_rows=0, microbatch_tokens=2048),
+    )
+
+
+def run_step(tokenizer: SentencePieceTokenizer, cfg: Config, monkeypatch: pytest.MonkeyPatch) -> tuple:
+    """The result of step 1, and what it handed to the update: (result, sampler, rows, scores, credit)."""
+    sampler = ScriptedSampler(tokenizer)
+    model = ModelConfig(tokenizer.vocab_size, 16, 32, 1, 2, 1, 8, scan_layers=False)
+    agent = Agent(sampler, ScriptedPool(), make_context(tokenizer, cfg), tokenizer, cfg)
+    tasks = [Task(f"train/{i}", "kind", "train") for i in range(2)]
+    monkeypatch.setattr(step_module, "draw_tasks", lambda *_: tasks)
+    handed: list[tuple] = []
+    update = step_module._update
+    monkeypatch.setattr(
+        step_module, "_update", lambda *args: (handed.append(args), update(*args))[1]
+    )
+    params = init_params(model, jax.random.key(0))
+    reference = jax.tree.map(lambda a: a + 0.01, params)
+    state = create_state(params, make_optimizer("adamw", 0.0, 1.0))
+    result = train_step(Learner(agent, model, reference, tasks), state, PriorState.zero(), 1)
+    _, _, rows, scores, credit, _ = handed[0]
+    return result, sampler, rows, scores, credit
+
+
+def test_credit_of_two_tasks(tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    result, _, rows, scores, credit = run_step(tokenizer, config(), monkeypatch)
+    episode, kind = rows.token_episode, rows.kind
+
+    # A_traj. Task 0 returns 10, 0: +-5 over a std (ddof 1) of sqrt(50). Task 1 returns 0, -0.1 (one malformed action):
+    # +-0.05 over a std of 0.1/sqrt(2). The 1e-6 beside the second std shows in the fifth digit.
+    half = 1 / sqrt(2)
+    expected = [half, -half, 0.05 / (0.1 / sqrt(2) + 1e-6), -0.05 / (0.1 / sqrt(2) + 1e-6)]
+    for e in range(4):
+        np.testing.assert_allclose(credit.advantages[(episode == e) & (kind == ACTION)], expected[e], rtol=2e-5)
+
+    # Replay gains. Task 0: p0 = 1/2, skills win 1 and 0 of 1: gains +1/2, -1/2. Task 1: p0 = 0, the one readable skill
+    # wins: gain 1; the unreadable one gets -1 - 0.2. A_sk is the reward normalised within the task.
+    spread = (1 + 1.2) / sqrt(2)
+    writing = [0.5 / (half + 1e-6), -0.5 / (half + 1e-6), -1.1 / (spread + 1e-6), 1.1 / (spread + 1e-6)]
+    for e in range(4):
+        np.testing.assert_allclose(credit.advantages[(episode == e) & (kind == SKILL)], writing[e], rtol=2e-5)
+
+    # Trust per task: pooled counts (s1, n1, s0, n0) = (1, 2, 1, 2) and (1, 1, 0, 2). Two units are fewer than min_units,
+    # so the prior is N(0, 0.02). Jeffreys: task 0 d = 0; task 1 d = 1, v = .75*.25/1 + (1/6)(5/6)/2.
+    v = 0.75 * 0.25 + (1 / 6) * (5 / 6) / 2
+    weights = [0.0, 0.0, 0.0, 0.02 / (v + 0.02)]  # episode 2 has no readable skill, so no teacher
+    for e in range(4):
+        np.testing.assert_allclose(credit.trust[(episode == e) & (kind == ACTION)], weights[e], rtol=1e-5, atol=1e-7)
+    assert not credit.trust[kind != ACTION].any()
+    assert not credit.advantages[kind == CONTEXT].any()
+
+    # The teacher differs from the student exactly where there is a skill to read.
+    gap = scores.teacher - scores.old
+    for e, readable in enumerate([True, True, False, True]):
+        assert bool(np.abs(gap[(episode == e) & (kind == ACTION)]).max() > 0) or not readable
+
+    assert result.metrics["success"] == 0.25
+    assert result.metrics["replay_success"] == pytest.approx(2 / 3)
+    assert result.metrics["gain_mean"] == pytest.approx(0.5)
+    assert result.metrics["valid_skills"] == 0.75
+    assert result.metrics["valid_actions"] == pytest.approx(7 / 8)
+    assert [s["gain"] for s in result.skills] == [0.5, -0.5, None, 1.0]
+    assert float(result.prior.N) == 2.0
+
+
+def test_replays_read_the_skill_and_students_do_not(
+    tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, sampler, *_ = run_step(tokenizer, config(), monkeypatch)
+    for (purpose, _, group, rollout, _), prompt in sampler.prompts.items():
+        if purpose == REPLAY:
+            skill = json.loads(SCRIPT[WRITE, group, rollout])["episode_skill"]
+            assert f"consult it before you act: {skill}" in prompt
+        elif purpose == ACT:
+            assert "Skill for this episode" not in prompt
+
+
+def test_trained_ids_are_the_sampled_ids(
+    tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, rows, _, _ = run_step(tokenizer, config(), monkeypatch)
+    for e, key in enumerate([(0, 0), (0, 1), (1, 0), (1, 1)]):
+        said: list[int] = []
+        for turn in SCRIPT[ACT, *key]:
+            text = "oops" if turn == "<broken>" else f"<think>go</think><action>{turn}</action>"
+            said += [*tokenizer.encode(text), tokenizer.stop_ids[0]]
+        trained = rows.tokens[(rows.token_episode == e) & (rows.kind == ACTION)]
+        assert trained.tolist() == said
+
+
+def test_grpo_is_rsipo_without_skills(
+    tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log of GRPO has the same metrics but those of skills, and its policy moves as RSIPO's with lambda = eta = 0."""
+    grpo, *_ = run_step(tokenizer, config("grpo"), monkeypatch)
+    silent = replace(config(), loss=LossConfig(distill=0.0), skill=SkillConfig(max_new_tokens=128, eta=0.0))
+    rsipo, *_ = run_step(tokenizer, silent, monkeypatch)
+    assert grpo.metrics.keys() < rsipo.metrics.keys()
+    for name in ("success", "length", "reward", "valid_actions"):
+        assert grpo.metrics[name] == rsipo.metrics[name]
+    assert not grpo.skills
+    # The rows differ in their skill-writing tail only, so the gradients agree up to the order of their sums.
+    for a, b in zip(jax.tree.leaves(grpo.state.params), jax.tree.leaves(rsipo.state.params), strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-5)
