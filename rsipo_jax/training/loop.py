@@ -118,7 +118,7 @@ def evaluate(config: Config, workdir: Path, panel: str, step: int) -> None:
     measured = score(games, episodes).record()
     record = {"panel": panel, "hash": games.hash, "step": step, "stage": "rl" if step else "sft", "score": measured}
     console.print(panel_table([record]))
-    console.print(panel_line(record))
+    console.print(panel_line(record), soft_wrap=True)
     console.print(f"panel hash {games.hash}")
     for earlier in read_records(workdir / "evaluation.jsonl"):
         if (earlier["panel"], earlier["step"]) == (panel, step):
@@ -168,7 +168,7 @@ def _measure(
             record = log.evaluation(
                 step, name, panel.name, panel.hash, score(panel, episodes).record(), list(map(vars, episodes))
             )
-        console.print(panel_line(record))
+        console.print(panel_line(record), soft_wrap=True)
 
 
 def panel_line(record: Mapping[str, Any]) -> str:

@@ -214,7 +214,7 @@ def test_a_window_analysis_numbers_its_steps_cuts_observations_and_leaves_out_th
     trajectory = play(context, told)
     trajectory.turns[2] = replace(trajectory.turns[2], valid=False)
     text = text_of(context, context.analysis(trajectory))
-    assert text.startswith("Task: put a clean mug in desk.\nResult: failure\nStep 1\nObservation: You are in the middle of a ro ...")
+    assert text.startswith("Task: put a clean mug in desk.\nResult: failure\nStep 1\nObservation: You are in the middle of a roo ...")
     assert "Step 3\nObservation: seen 2 mug mug mug mug mug mu ...\nResponse: r2 (malformed action)\nStep 4" in text
     assert text.endswith(analysis_request(False)) and BANNER not in text
     whole = context.analysis(trajectory)

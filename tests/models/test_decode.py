@@ -126,4 +126,4 @@ def test_bfloat16_serving_keeps_norms_in_float32_and_agrees_with_the_training_pa
     _, scores = put(init_cache(half, SLOTS, CAPACITY), {1: (0, 8)}, half)
     row = SEQUENCES[1][None, :8]
     hidden = hidden_states(params, half, row, np.arange(8)[None], np.ones((1, 8), np.int32))
-    np.testing.assert_allclose(scores[1], logits(params, half, hidden)[0, -1], atol=0.05)
+    np.testing.assert_allclose(scores[1], logits(params, half, hidden)[0, -1], atol=0.15)

@@ -161,11 +161,12 @@ def test_log_probabilities_and_entropy_at_a_temperature(temperature: float) -> N
 
 
 def test_bfloat16_stays_close_to_float32() -> None:
-    params = init_params(SMALL, jax.random.key(0))
-    half = replace(SMALL, dtype="bfloat16")
-    rows = packed([[20, 20], [40]])
-    assert hidden_states(params, half, IDS, *rows).dtype == jnp.bfloat16
-    np.testing.assert_allclose(forward(half)(params, IDS, *rows), forward(SMALL)(params, IDS, *rows), atol=0.02)
+    params, rows = init_params(SMALL, jax.random.key(0)), packed([[20, 20], [40]])
+    half = forward(replace(SMALL, dtype="bfloat16"))(params, IDS, *rows)
+    full = forward(SMALL)(params, IDS, *rows)
+    assert half.dtype == jnp.float32  # logits are accumulated and kept in float32
+    np.testing.assert_allclose(half, full, atol=0.05 * float(jnp.max(jnp.abs(full))))
+    assert not np.allclose(half, full, atol=1e-4)
 
 
 def test_fresh_matrices_are_drawn_independently() -> None:
@@ -175,4 +176,4 @@ def test_fresh_matrices_are_drawn_independently() -> None:
     for (a, x), (b, y) in combinations(drawn.items(), 2):
         n = min(x.size, y.size)
         assert abs(np.corrcoef(np.ravel(x)[:n], np.ravel(y)[:n])[0, 1]) < 0.15, (a, b)
-    assert np.std(params["lm_head"]) == pytest.approx(0.02, rel=0.1)
+    assert np.std(params["lm_head"]) == pytest.approx(SMALL.hidden_size**-0.5, rel=0.1)

@@ -1,7 +1,9 @@
 """Players that win: a planner that knows the whole game, and a searcher that knows only what it has seen.
 
 Both follow one policy over `Beliefs`; they differ in where the beliefs come from. Every turn is a thought and
-an action; the thought names the present subgoal in the game's own words ("find mug", "put mug in cabinet").
+an action. The thought says what is known and what to do about it, the object first ("mug not found, search",
+"mug 1 found, take", "mug 1 held, put in cabinet"): a policy that has named the object can look for that very
+token in what it has read.
 """
 
 from __future__ import annotations
@@ -66,14 +68,15 @@ class Planner:
 
 
 class SearchingExpert:
-    """Plays from what observations have shown so far: looks into likely receptacles in a seeded random order.
+    """Plays from what observations have shown so far.
 
-    `avoid` names receptacles taken to hold nothing wanted, as a skill may say.
+    It looks into the likely receptacles in the order in which the room lists them, from a place chosen by
+    `rng` and around: a habit that is easy to pick up, with room to improve on. `avoid` names receptacles taken to hold nothing wanted, as a skill may say.
     """
 
     def __init__(self, game: Game, rng: random.Random, avoid: Collection[str] = ()) -> None:
-        order = list(game.receptacles)
-        rng.shuffle(order)
+        start = rng.randrange(len(game.receptacles))
+        order = [*game.receptacles[start:], *game.receptacles[:start]]
         self._goal = game.goal
         self._policy = _Policy(game, order)
         self._beliefs = Beliefs(contents={name: set() for name in avoid})
@@ -119,8 +122,8 @@ class _Policy:
         if held and goal.treatment == "light":
             lamp = self._nearest(beliefs, lamps, set(), admissible)
             if lamp is None:
-                return self._search(goal.target, beliefs, admissible)
-            thought = f"use {goal.target}"
+                return self._search(f"{held} held, {goal.target}", goal.target, beliefs, admissible)
+            thought = f"{held} held, {lamp[0]} found, use"
             return ExpertStep(
                 thought, _first_possible([f"use {lamp[0]}"], admissible) or _reach(lamp[1], admissible)
             )
@@ -132,16 +135,17 @@ class _Policy:
                 [self._move.format(o=held, r=destination), f"open {destination}"], admissible
             )
             return ExpertStep(
-                f"put {goal.thing} in {goal.target}", command or _reach(destination, admissible)
+                f"{held} held, put in {goal.target}", command or _reach(destination, admissible)
             )
         # things that already lie where they belong are left there, unless they still want treatment
         settled = set() if goal.treatment else {destination} if goal.count > 1 else set(self._targets)
         wanted = self._nearest(beliefs, usable, settled, admissible)
         if wanted is None:
-            return self._search(goal.thing, beliefs, admissible)
+            second = goal.count > 1 and beliefs.contents.get(destination, set()) & usable
+            return self._search(f"{'second ' if second else ''}{goal.thing}", goal.thing, beliefs, admissible)
         thing, where = wanted
         command = _first_possible([f"take {thing} from {where}", f"open {where}"], admissible)
-        return ExpertStep(f"take {goal.thing}", command or _reach(where, admissible))
+        return ExpertStep(f"{thing} found, take", command or _reach(where, admissible))
 
     def _destination(self, beliefs: Beliefs, usable: set[str]) -> str:
         """The target receptacle that already holds most of what is wanted."""
@@ -163,12 +167,12 @@ class _Policy:
         verb = self._goal.treatment
         appliance = next((name for name, r in self._receptacles.items() if r.kind == APPLIANCES[verb]), "")
         command = _first_possible([f"{verb} {held} with {appliance}"], admissible)
-        return ExpertStep(f"{verb} {self._goal.thing}", command or _reach(appliance, admissible))
+        return ExpertStep(f"{held} held, {verb}", command or _reach(appliance, admissible))
 
     def _put_away(self, beliefs: Beliefs, admissible: Sequence[str]) -> ExpertStep:
         """Free the hand of something that is not wanted."""
         held = beliefs.held
-        thought = f"put {_kind(held)} away"
+        thought = f"{held} not wanted, put away"
         places = [name for name, r in self._receptacles.items() if _kind(held) in r.accepts]
         if not places:
             return ExpertStep(thought, "look")  # nothing takes it: the game can no longer be won
@@ -177,9 +181,9 @@ class _Policy:
         place = min(places, key=lambda name: name in beliefs.closed)
         return ExpertStep(thought, command or _reach(place, admissible))
 
-    def _search(self, kind: str, beliefs: Beliefs, admissible: Sequence[str]) -> ExpertStep:
+    def _search(self, state: str, kind: str, beliefs: Beliefs, admissible: Sequence[str]) -> ExpertStep:
         """Look into a receptacle not seen yet: a likely one first, then one within reach."""
-        thought = f"find {kind}"
+        thought = f"{state} not found, search"
         unseen = [name for name in self._receptacles if name not in beliefs.contents]
         unseen.sort(key=lambda name: (not self._likely(kind, name), f"go to {name}" in admissible))  # stable
         return ExpertStep(thought, _reach(unseen[0], admissible) if unseen else "look")

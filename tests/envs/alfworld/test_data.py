@@ -116,20 +116,13 @@ def test_a_file_that_is_no_game_is_named(tmp_path: Path) -> None:
 
 
 def test_where_the_data_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "config" / FOLDER).mkdir(parents=True)
-    (tmp_path / "variable" / FOLDER).mkdir(parents=True)
-    monkeypatch.delenv("ALFWORLD_DATA", raising=False)
-    assert resolve_root(EnvConfig()) is None
-    monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path / "variable"))
-    assert resolve_root(EnvConfig()) == tmp_path / "variable"
-    assert resolve_root(EnvConfig(data=str(tmp_path / "config"))) == tmp_path / "config"
-
-
-def test_a_named_folder_without_games_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(
-        GameDataError, match=r"config\.env\.data is .*/nowhere, which holds no folder json_2\.1\.1"
-    ):
-        resolve_root(EnvConfig(data=str(tmp_path / "nowhere")))
+    """The settings alone say it: the launchers write $ALFWORLD_DATA there, so that a run keeps its games."""
+    (tmp_path / FOLDER).mkdir(parents=True)
     monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
-    with pytest.raises(GameDataError, match=r"\$ALFWORLD_DATA is "):
-        resolve_root(EnvConfig())
+    assert resolve_root(EnvConfig()) is None
+    assert resolve_root(EnvConfig(data=str(tmp_path))) == tmp_path
+
+
+def test_a_named_folder_without_games_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(GameDataError, match=r"config\.env\.data .* is .*/nowhere, .* no folder json_2\.1\.1"):
+        resolve_root(EnvConfig(data=str(tmp_path / "nowhere")))

@@ -1,0 +1,93 @@
+"""Demonstrations: what experts say can be done and is read as it was meant, with a skill and without."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from rsipo_jax.agents.actions import parse_faithful, parse_strict
+from rsipo_jax.config import GamesConfig
+from rsipo_jax.envs.alfworld.data import find_tasks, load_game
+from rsipo_jax.envs.alfworld.engine import NOTHING, FastEpisode, intro
+from rsipo_jax.envs.alfworld.game import VERSION_2_1_2, Game, build_game
+from rsipo_jax.envs.alfworld.generator import generate_games, make_game
+from rsipo_jax.envs.protocol import Task
+from rsipo_jax.skills.parsing import parse_skill
+from rsipo_jax.training.demonstrations.demonstrations_dataset_builder import chosen, load_demonstrations
+from rsipo_jax.training.demonstrations.play import NOISE, Demonstration, demonstrations
+
+TURNS = 20
+
+
+@cache
+def game(index: int) -> Game:
+    drawn = make_game(GamesConfig(seed=6), "train", index)
+    return build_game(drawn.problem, drawn.sentence, VERSION_2_1_2, drawn.folder)
+
+
+@cache
+def played(index: int, turns: int = TURNS) -> list[Demonstration]:
+    return list(demonstrations(game(index), Task(f"train/{index}", "kind", "train"), 0, turns))
+
+
+@pytest.mark.parametrize("index", range(12))
+def test_every_response_is_well_formed_and_does_something(index: int) -> None:
+    for demo in played(index):
+        assert len(demo.responses) == len(demo.admissible) == len(demo.imitate) == len(demo.observations) - 1
+        assert len(demo.responses) <= TURNS
+        episode = FastEpisode(game(index))
+        assert demo.observations[0] == intro(game(index))
+        for said, admissible, (_, seen) in zip(demo.responses, demo.admissible, pairwise(demo.observations), strict=True):
+            assert admissible == episode.admissible
+            parsed = parse_strict(said, admissible)
+            assert parsed.valid and parse_faithful(said, admissible) == parsed and parsed.command != "help"
+            assert episode.step(parsed.command) == seen != NOTHING
+        assert episode.won == demo.won
+
+
+@pytest.mark.parametrize("index", range(12))
+def test_episodes_come_in_pairs_without_a_skill_and_with_it(index: int) -> None:
+    demos = played(index)
+    assert len(demos) == 2 * len(NOISE)
+    for plain, skilled in zip(demos[::2], demos[1::2], strict=True):
+        assert not plain.skill and not skilled.analysis and all(skilled.imitate)
+        assert parse_skill(plain.analysis).status == "strict"
+        assert skilled.skill == parse_skill(plain.analysis).text
+        if plain.won:  # the skill is the workflow: it wins again, and no later
+            assert skilled.won and len(skilled.responses) <= len(plain.responses)
+    assert all(demos[0].imitate)
+
+
+def test_some_turns_are_random_and_some_episodes_fail() -> None:
+    noisy = [demo for index in range(12) for demo in played(index)[2::2]]
+    share = sum(not good for demo in noisy for good in demo.imitate) / sum(len(d.imitate) for d in noisy)
+    assert 0.05 < share < 0.25
+    short = [demo for index in range(12) for demo in played(index, 6)]
+    assert any(not demo.won and "do not search" in demo.analysis for demo in short)
+    assert any(not demo.won and demo.skill.startswith("start with") for demo in short)
+
+
+def test_demonstrations_depend_on_seed_and_task_alone() -> None:
+    task = Task("train/0", "kind", "train")
+    assert list(demonstrations(game(0), task, 0, TURNS)) == played(0)
+    assert list(demonstrations(game(0), task, 1, TURNS)) != played(0)
+
+
+def test_tasks_are_chosen_by_seed_all_when_there_are_few() -> None:
+    tasks = [Task(f"train/{i}", "kind", "train") for i in range(20)]
+    some = chosen(tasks, 5, 0)
+    assert len(set(some)) == 5 and set(some) < set(tasks) and chosen(tasks, 5, 0) == some != chosen(tasks, 5, 1)
+    assert set(chosen(tasks, 99, 0)) == set(tasks)
+
+
+def test_the_data_set_gives_back_what_was_played(tmp_path: Path) -> None:
+    root = tmp_path / "games"
+    generate_games(root, GamesConfig(train=4, valid_seen=1, valid_unseen=1, seed=6))
+    demos = load_demonstrations(tmp_path / "demos", root, 2, 0, TURNS)
+    tasks = chosen(find_tasks(root, "train"), 2, 0)
+    made = [demo for task in tasks for demo in demonstrations(load_game(root, task), task, 0, TURNS)]
+    assert sorted(map(repr, demos)) == sorted(map(repr, made))
+    assert load_demonstrations(tmp_path / "demos", root, 2, 0, TURNS) == demos

@@ -1,0 +1,313 @@
+"""The update: which tokens it trains, its exact limits, and that neither packing nor micro-batches change it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given, settings
+
+from rsipo_jax.agents.trajectory import Trajectory
+from rsipo_jax.config import LossConfig
+from rsipo_jax.methods.method import Credit
+from rsipo_jax.models.transformer import Params
+from rsipo_jax.training import update
+from rsipo_jax.training.packing import pack
+from rsipo_jax.training.rows import ACTION, CONTEXT, SKILL, Rows, rows_from, teacher_rows
+from rsipo_jax.training.state import create_state, make_optimizer, warmup
+from rsipo_jax.training.update import (
+
+    Sums,
+    TokenScores,
+    accumulate,
+    apply_gradients,
+    count_kinds,
+    make_batch,
+    rl_loss,
+    score,
+)
+from tests.models import reference
+from tests.models.reference import SMALL, make_params
+from tests.training.trajectories import VOCAB, make_trajectory, trajectories, unmerged
+
+LENGTH, ETA, TEMPERATURE = 64, 0.3, 0.8
+LOSS = LossConfig(kl=0.05, entropy=0.02, distill=0.4)
+
+
+@cache
+def params() -> Params:
+    return make_params(SMALL)
+
+
+def some_trajectories(conversation: bool = True) -> list[Trajectory]:
+    """Five episodes with ragged turns, four of which wrote a skill."""
+    rng = np.random.default_rng(0)
+    return [make_trajectory(rng, turns, turns != 2, conversation) for turns in (3, 1, 2, 4, 1)]
+
+
+def credit_of(rows: Rows) -> tuple[TokenScores, Credit]:
+    """Scores near the policy's own, advantages and trust drawn per episode, so that they survive any split into rows."""
+    rng = np.random.default_rng(1)
+    sampled = rows.kind != CONTEXT
+    n = int(sampled.sum())
+    per_episode = rng.normal(size=(2, 10)).astype(np.float32)[:, rows.token_episode % 10]
+    noise = rng.normal(0, 0.1, (2, n)).astype(np.float32)
+    old, ref, teacher = (np.zeros(len(rows.tokens), np.float32) for _ in range(3))
+    old[sampled] = rows.logprobs[sampled]
+    ref[sampled], teacher[sampled] = rows.logprobs[sampled] + noise
+    advantages = np.where(sampled, per_episode[0], 0).astype(np.float32)
+    trust = np.where(rows.kind == ACTION, np.abs(per_episode[1]).clip(0, 1), 0).astype(np.float32)
+    return TokenScores(old, ref, teacher), Credit(advantages, trust)
+
+
+def gradient(
+    rows: Rows,
+    scores: TokenScores,
+    credit: Credit,
+    microbatch_tokens: int = 10**4,
+    length: int = LENGTH,
+    cfg: LossConfig = LOSS,
+    eta: float = ETA,
+) -> tuple[Params, dict[str, float]]:
+    """The gradient of all rows, and the sums, through the functions that training uses."""
+    totals = count_kinds(rows, np.arange(len(rows)))
+    grads, sums = jax.tree.map(jnp.zeros_like, params()), []
+    for micro in pack(rows.starts, range(len(rows)), length, microbatch_tokens):
+        batch = make_batch(micro, rows, scores, credit)
+        grads, new = accumulate(params(), SMALL, batch, totals, cfg, eta, TEMPERATURE, grads)
+        sums.append(new)
+    return grads, {name: sum(float(getattr(s, name)) for s in sums) for name in Sums.__annotations__}
+
+
+def scored(rows: Rows) -> Rows:
+    """The rows with the policy's own log-probs as the behaviour's."""
+    own = score(params(), SMALL, rows, LENGTH, 10**4, TEMPERATURE)
+    return replace(rows, logprobs=own)
+
+
+@cache
+def usual() -> tuple[Rows, TokenScores, Credit]:
+    rows = scored(rows_from(some_trajectories()))
+    return rows, *credit_of(rows)
+
+
+def assert_close(a: Params, b: Params, atol: float) -> None:
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=atol, rtol=1e-4), a, b)
+
+
+def test_scores_are_the_log_probabilities_of_sampled_tokens() -> None:
+    for rows in (usual()[0], teacher_rows(usual()[0], [np.arange(3, dtype=np.int32)] * 5)):
+        wanted = np.concatenate(
+            [
+                reference.token_logprobs(params(), SMALL, rows.tokens[a:b], TEMPERATURE)
+                for a, b in zip(rows.starts[:-1], rows.starts[1:], strict=True)
+            ]
+        )
+        found = score(params(), SMALL, rows, LENGTH, 10**4, TEMPERATURE)
+        np.testing.assert_allclose(found, np.where(rows.kind == CONTEXT, 0, wanted), atol=1e-4)
+        one_by_one = score(params(), SMALL, rows, int(rows.lengths.max()), 1, TEMPERATURE)
+        np.testing.assert_allclose(one_by_one, found, atol=1e-4)
+
+
+def test_nothing_at_observation_tokens_reaches_loss_or_gradient() -> None:
+    rows, scores, credit = usual()
+    grads, sums = gradient(rows, scores, credit)
+    junk = np.where(rows.kind == CONTEXT, np.random.default_rng(2).choice([np.nan, np.inf, 1e9, -7], len(rows.kind)), 0)
+    junk = junk.astype(np.float32)
+    polluted = gradient(
+        rows,
+        TokenScores(scores.old + junk, scores.ref + junk, scores.teacher + junk),
+        Credit(credit.advantages + junk, credit.trust + junk),
+    )
+    jax.tree.map(np.testing.assert_array_equal, polluted, (grads, sums))
+    assert all(np.isfinite(g).all() for g in jax.tree.leaves(grads)) and float(optax.tree.norm(grads)) > 0
+
+
+def test_logits_get_a_gradient_exactly_where_a_sampled_token_is_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, scores, credit = usual()
+    (micro,) = pack(rows.starts, range(len(rows)), LENGTH, 4 * LENGTH)
+    batch = make_batch(micro, rows, scores, credit)
+    # The hidden states are the logits: the output table is the identity.
+    model = replace(SMALL, vocab_size=VOCAB, hidden_size=VOCAB)
+    monkeypatch.setattr(update, "hidden_states", lambda params, *_: params["hidden"])
+    logits = jnp.asarray(np.random.default_rng(0).normal(size=(*micro.source.shape, VOCAB)).astype(np.float32))
+
+    def loss(logits: jax.Array) -> jax.Array:
+        given = {"hidden": logits, "embed": jnp.eye(VOCAB)}
+        return rl_loss(given, model, batch, count_kinds(rows, np.arange(len(rows))), LOSS, ETA, TEMPERATURE)[0]
+
+    reached = np.abs(np.asarray(jax.grad(loss)(logits))).sum(axis=-1) > 0
+    sampled = np.isin(micro.take(rows.kind), (ACTION, SKILL))
+    np.testing.assert_array_equal(reached, np.roll(sampled, -1, axis=1))
+    assert not sampled[:, 0].any() and reached.any() and not reached.all()
+
+
+def test_micro_batches_add_up_to_the_batch() -> None:
+    rows, scores, credit = usual()
+    whole, sums = gradient(rows, scores, credit)
+    for tokens in (2 * LENGTH, 1):  # two bins at a time; one bin at a time
+        parts, again = gradient(rows, scores, credit, tokens)
+        assert_close(parts, whole, 1e-6)
+        assert again == pytest.approx(sums, abs=1e-4)
+    alone, again = gradient(rows, scores, credit, 1, length=int(rows.lengths.max()))  # a row (almost) alone in its bin
+    assert_close(alone, whole, 1e-6)
+    assert again == pytest.approx(sums, abs=1e-4)
+    assert sums["actions"] == (rows.kind == ACTION).sum() and sums["skills"] == (rows.kind == SKILL).sum()
+
+
+def test_packed_rows_are_the_rows_one_by_one() -> None:
+    rows, scores, credit = usual()
+    packed, _ = gradient(rows, scores, credit)
+    totals = count_kinds(rows, np.arange(len(rows)))
+    grads = jax.tree.map(jnp.zeros_like, params())
+    for r in range(len(rows)):
+        (micro,) = pack(rows.starts, [r], LENGTH, 1)
+        grads, _ = accumulate(
+            params(), SMALL, make_batch(micro, rows, scores, credit), totals, LOSS, ETA, TEMPERATURE, grads
+        )
+    assert_close(grads, packed, 1e-6)
+
+
+def test_a_conversation_in_one_row_is_its_turns_in_rows_of_their_own() -> None:
+    played = some_trajectories()
+    merged = scored(rows_from(played))
+    parts = [(e, part) for e, t in enumerate(played) for part in unmerged(t)]
+    split = rows_from([part for _, part in parts])
+    split = scored(replace(split, episode=np.asarray([e for e, _ in parts], np.int32)))
+    assert len(merged) == 5 and len(split) == len(parts) > 10
+    for kind in (ACTION, SKILL):
+        np.testing.assert_array_equal(merged.tokens[merged.kind == kind], split.tokens[split.kind == kind])
+        np.testing.assert_allclose(merged.logprobs[merged.kind == kind], split.logprobs[split.kind == kind], atol=1e-4)
+    split.logprobs[split.kind != CONTEXT] = merged.logprobs[merged.kind != CONTEXT]
+    one, sums = gradient(merged, *credit_of(merged))
+    many, again = gradient(split, *credit_of(split))
+    assert_close(many, one, 1e-5)
+    assert again == pytest.approx(sums, abs=1e-3)
+
+
+def test_without_trust_the_teacher_may_say_anything() -> None:
+    rows, scores, credit = usual()
+    nan = np.full_like(scores.teacher, np.nan)
+    untrusted = Credit(credit.advantages, np.zeros_like(credit.trust))
+    grpo = replace(LOSS, distill=0.0)
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        gradient(rows, replace(scores, teacher=nan), untrusted),
+        gradient(rows, replace(scores, teacher=scores.old), credit, cfg=grpo),
+    )
+    trusted, _ = gradient(rows, scores, credit)
+    plain, _ = gradient(rows, scores, untrusted)
+    assert float(optax.tree.norm(jax.tree.map(jnp.subtract, trusted, plain))) > 1e-3
+
+
+def test_without_eta_skill_tokens_train_nothing_and_with_it_they_train_alone() -> None:
+    rows, scores, credit = usual()
+    other = np.where(rows.kind == SKILL, 5, credit.advantages).astype(np.float32)
+    same = gradient(rows, scores, credit, eta=0.0)[0]
+    jax.tree.map(np.testing.assert_array_equal, same, gradient(rows, scores, Credit(other, credit.trust), eta=0.0)[0])
+    # Action tokens worth nothing: what is left is eta times the loss of the skill tokens.
+    policy_only = replace(LOSS, kl=0.0, entropy=0.0)
+    silent = Credit(np.where(rows.kind == SKILL, credit.advantages, 0), np.zeros_like(credit.trust))
+    once, twice = (gradient(rows, scores, silent, cfg=policy_only, eta=eta)[0] for eta in (0.2, 0.4))
+    assert float(optax.tree.norm(once)) > 1e-3
+    assert_close(jax.tree.map(lambda g: 2 * g, once), twice, 1e-6)
+    assert not any(np.any(g) for g in jax.tree.leaves(gradient(rows, scores, silent, cfg=policy_only, eta=0.0)[0]))
+
+
+def test_on_policy_the_gradient_is_the_policy_gradient() -> None:
+    rows, scores, credit = usual()
+    plain = replace(LOSS, kl=0.0, entropy=0.0, distill=0.0)
+    found, sums = gradient(rows, scores, credit, cfg=plain, eta=1.0)
+    (micro,) = pack(rows.starts, range(len(rows)), LENGTH, 4 * LENGTH)
+    weight = np.zeros(len(rows.tokens), np.float32)
+    for kind in (ACTION, SKILL):
+        weight[rows.kind == kind] = credit.advantages[rows.kind == kind] / (rows.kind == kind).sum()
+
+    def objective(params: Params) -> jax.Array:
+        logprobs, _ = update.logprobs_of(
+            params, SMALL, micro.take(rows.tokens), micro.positions, micro.segment_ids, TEMPERATURE
+        )
+        return -jnp.sum(micro.take(weight) * logprobs)
+
+    assert_close(found, jax.grad(objective)(params()), 1e-6)
+    assert sums["clipped"] == 0
+
+
+def test_clipped_counts_the_action_tokens_whose_ratio_left_the_interval() -> None:
+    rows, scores, credit = usual()
+    moved = scores.old.copy()
+    some = np.flatnonzero(rows.kind == ACTION)[:3]
+    moved[some] += [0.5, -0.5, 0.1]
+    moved[np.flatnonzero(rows.kind == SKILL)[:2]] += 1
+    assert gradient(rows, replace(scores, old=moved), credit)[1]["clipped"] == 2
+
+
+def test_denominators_count_the_tokens_of_the_chosen_rows() -> None:
+    rows, _, _ = usual()
+    for members in (np.arange(len(rows)), np.array([2]), np.array([4, 0]), np.zeros(0, int)):
+        kinds = np.concatenate([rows.kind[rows.starts[r] : rows.starts[r + 1]] for r in members] or [np.zeros(0)])
+        wanted = max((kinds == ACTION).sum(), 1), max((kinds == SKILL).sum(), 1)
+        assert count_kinds(rows, members) == wanted
+
+
+@given(trajectories(most=4))
+@settings(max_examples=15)
+def test_any_rows_give_finite_gradients_and_padding_rows_none(played: list[Trajectory]) -> None:
+    rows = rows_from(played)
+    scores, credit = credit_of(rows)
+    grads, sums = gradient(rows, scores, credit, 4 * LENGTH)
+    assert all(np.isfinite(g).all() for g in jax.tree.leaves(grads))
+    assert sums["actions"] == (rows.kind == ACTION).sum()
+    if not len(rows):
+        assert not any(np.any(g) for g in jax.tree.leaves(grads))
+
+
+@pytest.mark.parametrize("clip", [0.5, 1e6])
+def test_updates_are_those_of_adamw(clip: float) -> None:
+    decay, rate = 0.1, 3e-3
+    ours = make_optimizer("adamw", decay, clip)
+    theirs = optax.chain(optax.clip_by_global_norm(clip), optax.adamw(rate, weight_decay=decay))
+    start = {"w": jnp.arange(6.0).reshape(2, 3), "b": jnp.ones(3)}
+    wanted, theirs_state = start, theirs.init(start)
+    state = create_state(jax.tree.map(jnp.copy, start), ours)
+    for i in range(4):
+        grads = jax.tree.map(lambda a, i=i: jnp.cos(a + i), start)
+        norm = float(optax.tree.norm(grads))
+        state, found = apply_gradients(state, grads, jnp.float32(rate), ours)
+        changes, theirs_state = theirs.update(grads, theirs_state, wanted)
+        wanted = optax.apply_updates(wanted, changes)
+        assert float(found) == pytest.approx(norm)
+        assert_close(state.params, wanted, 1e-6)
+    assert int(state.updates) == 4
+
+
+def test_equal_settings_share_one_optimizer_and_one_program() -> None:
+    assert make_optimizer("adamw", 0.1, 1.0) is make_optimizer("adamw", 0.1, 1.0)
+    programs = apply_gradients._cache_size()
+    for _ in range(3):
+        state = create_state({"w": jnp.ones(5)}, make_optimizer("adamw", 0.2, 1.0))
+        apply_gradients(state, {"w": jnp.ones(5)}, jnp.float32(0.1), make_optimizer("adamw", 0.2, 1.0))
+    assert apply_gradients._cache_size() == programs + 1
+
+
+def test_muon_goes_downhill_and_adam_keeps_the_rest() -> None:
+    optimizer = make_optimizer("muon", 0.0, 1e6)
+    target = jnp.asarray(np.random.default_rng(0).normal(size=(2, 4, 4)).astype(np.float32))
+    state = create_state({"layers": {"w": jnp.zeros((2, 4, 4))}, "embed": jnp.zeros((3, 4))}, optimizer)
+    for _ in range(60):
+        grads = {"layers": {"w": state.params["layers"]["w"] - target}, "embed": state.params["embed"] - 1.0}
+        state, _ = apply_gradients(state, grads, jnp.float32(0.05), optimizer)
+    assert float(jnp.mean(jnp.abs(state.params["layers"]["w"] - target))) < 0.3 * float(jnp.mean(jnp.abs(target)))
+    np.testing.assert_allclose(state.params["embed"], 1.0, atol=0.3)
+
+
+def test_warm_up_is_linear_and_ends_at_the_peak() -> None:
+    assert [warmup(i, 10, 2.0, 0.5) for i in (0, 1, 4, 5, 9)] == pytest.approx([0.4, 0.8, 2.0, 2.0, 2.0])
+    assert warmup(0, 10, 2.0, 0.0) == 2.0
+
+
