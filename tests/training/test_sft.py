@@ -39,8 +39,8 @@ DEMO = Demonstration(
 
 
 def config(kind: str = "conversation", **fields: float) -> Config:
-    made = make_config(kind)
-    return replace(made, sft=replace(SFTConfig(batch_tokens=1400, learning_rate=1e-2), **fields))  # type: ignore[arg-type]
+    made = make_config(kind, context__max_length=360)
+    return replace(made, sft=replace(SFTConfig(batch_tokens=720, learning_rate=1e-2), **fields))  # type: ignore[arg-type]
 
 
 def model(tokenizer: SentencePieceTokenizer) -> ModelConfig:
@@ -93,7 +93,7 @@ def test_every_epoch_teaches_every_row_once_in_a_new_order(
 ) -> None:
     monkeypatch.setattr(sft, "PACKING_POOL", 7)
     demos = [replace(DEMO, skill="mug " * n) for n in range(1, 12)]
-    settings = config(epochs=2, batch_tokens=700)
+    settings = config(epochs=2, batch_tokens=360)
     rows = sft_rows(demos, make_context(tokenizer, settings), tokenizer)
     batches = sft_batches(rows, settings)
     half = len(batches) // 2
@@ -125,7 +125,7 @@ def test_the_gradient_is_that_of_the_weighted_mean_and_noise_has_no_part_in_it(t
     params = make_params(network)
     rows = sft_rows([DEMO, replace(DEMO, skill="mug")], make_context(tokenizer, settings), tokenizer)
     weights = token_weights(rows, settings.sft)
-    (batch,) = pack(rows.starts, [0, 1], settings.context.max_length, 1400)
+    (batch,) = pack(rows.starts, [0, 1], settings.context.max_length, 720)
     inputs = batch.take(rows.tokens), batch.positions, batch.segment_ids
     loss, grads = sft._gradient(params, network, *inputs, batch.take(weights))
     logprobs, _ = logprobs_of(params, network, *inputs, 1.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -34,17 +33,20 @@ def played(index: int, turns: int = TURNS) -> list[Demonstration]:
 
 
 @pytest.mark.parametrize("index", range(12))
-def test_every_response_is_well_formed_and_does_something(index: int) -> None:
+def test_every_response_is_well_formed_and_what_is_imitated_does_something(index: int) -> None:
     for demo in played(index):
         assert len(demo.responses) == len(demo.admissible) == len(demo.imitate) == len(demo.observations) - 1
         assert len(demo.responses) <= TURNS
         episode = FastEpisode(game(index))
         assert demo.observations[0] == intro(game(index))
-        for said, admissible, (_, seen) in zip(demo.responses, demo.admissible, pairwise(demo.observations), strict=True):
+        turns = zip(demo.responses, demo.admissible, demo.imitate, demo.observations[1:], strict=True)
+        for said, admissible, good, seen in turns:
             assert admissible == episode.admissible
-            parsed = parse_strict(said, admissible)
-            assert parsed.valid and parse_faithful(said, admissible) == parsed and parsed.command != "help"
-            assert episode.step(parsed.command) == seen != NOTHING
+            parsed = parse_faithful(said, admissible)
+            assert parsed.valid and parsed.command != "help"
+            assert episode.step(parsed.command) == seen
+            if good:  # a slip may be impossible, what is imitated never is
+                assert parse_strict(said, admissible) == parsed and seen != NOTHING
         assert episode.won == demo.won
 
 
@@ -61,10 +63,10 @@ def test_episodes_come_in_pairs_without_a_skill_and_with_it(index: int) -> None:
     assert all(demos[0].imitate)
 
 
-def test_some_turns_are_random_and_some_episodes_fail() -> None:
+def test_some_turns_are_slips_and_some_episodes_fail() -> None:
     noisy = [demo for index in range(12) for demo in played(index)[2::2]]
     share = sum(not good for demo in noisy for good in demo.imitate) / sum(len(d.imitate) for d in noisy)
-    assert 0.05 < share < 0.25
+    assert NOISE[1] / 2 < share < NOISE[2]
     short = [demo for index in range(12) for demo in played(index, 6)]
     assert any(not demo.won and "do not search" in demo.analysis for demo in short)
     assert any(not demo.won and demo.skill.startswith("start with") for demo in short)
