@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from ml_collections import ConfigDict
 
+from rsipo_jax.agents.context import REQUEST_TOKENS
 from rsipo_jax.config import (
     Config,
     ContextConfig,
@@ -35,6 +36,7 @@ TINY = Config(
         num_layers=3,
         num_heads=4,
         num_kv_heads=2,
+        rope_theta=1e6,
         scan_layers=False,
     ),
     tokenizer=TokenizerConfig(vocab_size=1024),
@@ -43,7 +45,13 @@ TINY = Config(
     skill=SkillConfig(max_new_tokens=96),
     train=TrainConfig(steps=20, learning_rate=3e-4, minibatch_rows=16, microbatch_tokens=3584, checkpoint_every=5),
     sft=SFTConfig(
-        games=400, epochs=2, optimizer="muon", learning_rate=5e-3, batch_tokens=1792, observation_weight=0.2
+        games=400,
+        reading_questions=8,
+        epochs=2,
+        optimizer="muon",
+        learning_rate=5e-3,
+        batch_tokens=1792,
+        observation_weight=0.2,
     ),
     eval=EvalConfig(every=5, during=64),
 )
@@ -51,11 +59,12 @@ TINY = Config(
 
 def _paper(checkpoint: str, max_prompt: int = 2048) -> Config:
     max_response = 512
+    skill = SkillConfig(replays=1, max_new_tokens=1024)
     return Config(
         env=EnvConfig(engine="fast", max_turns=50),
         model=ModelSection(checkpoint=checkpoint, dtype="bfloat16"),
         context=ContextConfig(
-            kind="window", history=2, show_admissible=True, max_length=max_prompt + max_response
+            kind="window", history=2, show_admissible=True, max_length=max_prompt + max_response + skill.max_new_tokens + REQUEST_TOKENS
         ),
         rollout=RolloutConfig(
             tasks_per_step=16,
@@ -65,7 +74,7 @@ def _paper(checkpoint: str, max_prompt: int = 2048) -> Config:
             win_reward=10.0,
             invalid_penalty=0.1,
         ),
-        skill=SkillConfig(replays=1),
+        skill=skill,
         loss=LossConfig(clip=0.2, dual_clip=3.0, kl=0.01, entropy=0.001, distill=0.03),
         train=TrainConfig(steps=150, learning_rate=1e-6, warmup_ratio=0.0, minibatch_rows=256),
         sft=SFTConfig(games=180, epochs=3, learning_rate=5e-6),  # 30 games of each task type

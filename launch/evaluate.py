@@ -20,6 +20,7 @@ flags.DEFINE_integer("step", -1, "RL step whose checkpoint is measured; -1: the 
 
 def main(config: Config, workdir: Path) -> None:
     jax.config.update("jax_compilation_cache_dir", str((workdir / "compiled").resolve()))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     loop.evaluate(config, workdir, flags.FLAGS.panel, flags.FLAGS.step)
 
 

@@ -14,6 +14,7 @@ from rsipo_jax.training import loop
 
 def main(config: Config, workdir: Path) -> None:
     jax.config.update("jax_compilation_cache_dir", str((workdir / "compiled").resolve()))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     loop.run(config, workdir)
 
 

@@ -126,6 +126,7 @@ class SFTConfig:
     """Cold start on demonstrations: acting, acting with a skill, writing a skill."""
 
     games: int = 0  # training games demonstrated; 0 skips the stage (the checkpoint is the SFT policy)
+    reading_questions: int = 0  # questions about observations for each of those games; they teach a fresh network to read
     epochs: int = 3
     optimizer: str = "adamw"  # "adamw"; "muon" learns a fresh network in half the updates
     learning_rate: float = 5e-6

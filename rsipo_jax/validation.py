@@ -99,6 +99,7 @@ RANGES: Mapping[str, Rule] = {
     "train.microbatch_tokens": _at_least(1),
     "train.checkpoint_every": _at_least(1),
     "sft.games": _at_least(0),
+    "sft.reading_questions": _at_least(0),
     "sft.epochs": _at_least(1),
     "sft.learning_rate": _POSITIVE,
     "sft.batch_tokens": _at_least(1),

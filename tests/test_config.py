@@ -14,6 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from ml_collections import ConfigDict
 
+from rsipo_jax.agents.context import REQUEST_TOKENS
 from rsipo_jax.config import Config
 from rsipo_jax.validation import (
     CHOICES,
@@ -56,7 +57,9 @@ def test_the_papers_presets_have_the_papers_numbers() -> None:
         assert (config.train.steps, config.train.learning_rate, config.train.warmup_ratio) == (150, 1e-6, 0.0)
         assert (config.rollout.tasks_per_step, config.rollout.group_size) == (16, 8)
         assert config.context.kind == "window" and config.context.show_admissible
-        prompt = config.context.max_length - config.rollout.max_new_tokens
+        # What is left of the context for a student prompt, once a response and a skill have their room.
+        reserve = config.skill.max_new_tokens + REQUEST_TOKENS
+        prompt = config.context.max_length - config.rollout.max_new_tokens - reserve
         assert prompt == (4096 if preset == "qwen2.5-7b" else 2048)
 
 

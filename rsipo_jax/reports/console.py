@@ -41,8 +41,10 @@ STEP_LINE = (
 def make_console(file: IO[str] | None = None) -> Console:
     """The console of a run, writing to `file` (default: standard output)."""
     file = file or sys.stdout
-    console = Console(file=file, highlight=False)
-    return console if console.is_terminal else Console(file=file, highlight=False, width=PLAIN_WIDTH)
+    console = Console(file=file, highlight=False, force_jupyter=False)
+    return console if console.is_terminal else Console(
+        file=file, highlight=False, width=PLAIN_WIDTH, force_jupyter=False
+    )
 
 
 def stage(console: Console, number: int, stages: int, title: str, detail: str = "") -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,27 +42,30 @@ def run(config: Config, workdir: Path) -> None:
     Raises ConfigError when the workdir belongs to a run with other settings.
     """
     console = make_console()
-    checkpoints = Checkpoints(workdir)
-    log = _open_log(config, workdir, checkpoints)
+    setup.check_checkpoint(config)
+    with ExitStack() as stack:
+        checkpoints = stack.enter_context(closing(Checkpoints(workdir)))
+        log = stack.enter_context(closing(_open_log(config, workdir, checkpoints)))
 
-    stage(console, 1, STAGES, "Games and demonstrations", f"workdir: {workdir}")
-    root = setup.prepare_games(config, workdir)
-    panels, tasks = setup.make_panels(config, root), find_tasks(root, "train")
-    demos = setup.prepare_demonstrations(config, workdir, root)
-    network = setup.prepare_network(config, workdir, demos)
-    size = sum(a.size for a in jax.tree.leaves(network.params))
-    console.print(
-        f"{len(tasks)} training games, {len(demos)} demonstrations; "
-        f"a network of {size / 1e6:.2f} M parameters, {network.tokenizer.vocab_size} tokens"
-    )
-    for name in sorted(set(config.eval.panels) - panels.keys()):
-        console.print(f"{root} has no split {name}: that panel is left out")
+        stage(console, 1, STAGES, "Games and demonstrations", f"workdir: {workdir}")
+        root = setup.prepare_games(config, workdir)
+        panels, tasks = setup.make_panels(config, root), find_tasks(root, "train")
+        demos = setup.prepare_demonstrations(config, workdir, root)
+        network = setup.prepare_network(config, workdir, demos)
+        size = sum(a.size for a in jax.tree.leaves(network.params))
+        console.print(
+            f"{len(tasks)} training games, {len(demos)} demonstrations; "
+            f"a network of {size / 1e6:.2f} M parameters, {network.tokenizer.vocab_size} tokens"
+        )
+        for name in sorted(set(config.eval.panels) - panels.keys()):
+            console.print(f"{root} has no split {name}: that panel is left out")
 
-    stage(console, 2, STAGES, "SFT cold start", "act, act with a skill, write a skill")
-    reference = setup.sft_policy(config, workdir, network, demos, partial(progress, console, "SFT updates"))
+        stage(console, 2, STAGES, "SFT cold start", "act, act with a skill, write a skill")
+        updates = partial(progress, console, "SFT updates")
+        reference = setup.sft_policy(config, workdir, network, demos, updates)
 
-    agent = setup.make_agent(config, root, network)
-    try:
+        agent = setup.make_agent(config, root, network)
+        stack.callback(agent.pool.close)
         learner = Learner(agent, network.model, reference, tasks)
         optimizer = make_optimizer("adamw", config.train.weight_decay, config.train.grad_clip)
         state, prior = create_state(jax.tree.map(jnp.copy, reference), optimizer), PriorState.zero()
@@ -78,10 +82,6 @@ def run(config: Config, workdir: Path) -> None:
 
         stage(console, 5, STAGES, "Evaluation of the RL policy")
         _measure(console, log, agent, final, whole, config.train.steps, "rl")
-    finally:
-        agent.pool.close()
-        checkpoints.close()
-        log.close()
     console.print()
     console.print(report(workdir, config.eval.panels, log.files()))
 
@@ -202,7 +202,8 @@ def report(workdir: Path, panels: tuple[str, ...], files: Mapping[str, Path]) ->
 def _open_log(config: Config, workdir: Path, checkpoints: Checkpoints) -> RunLog:
     """A new log, or that of the run in `workdir`, cut back to its last checkpoint."""
     settings = dataclasses.asdict(config)
-    started = any((workdir / name).exists() for name in ("config.json", *RECORDS))
+    # A run that failed before it made anything leaves its settings only: a corrected one may start there.
+    started = any((workdir / name).exists() for name in (*RECORDS, *setup.MADE))
     try:
         return RunLog.open(workdir, settings, resume_step=(checkpoints.latest() or 0) if started else None)
     except ValueError as error:

@@ -77,24 +77,29 @@ def step_metrics(
     pull = config.loss.distill * np.abs(credit.trust[acting] * np.clip(gap, -clip, clip))
     gains, weights = evidence.gains, evidence.trust
     measured, tasks = np.asarray(gains.skill_measured), np.asarray(gains.task_measured)
-    return metrics | {
-        "replay_success": _mean([t.won for t in replays if not t.void]),
-        "gain_mean": _mean(np.asarray(gains.task_gain)[tasks]),
-        "gain_std": float(np.std(np.asarray(gains.task_gain)[tasks])) if tasks.any() else 0.0,
-        "skill_gain_std": float(np.std(np.asarray(gains.skill_gain)[measured])) if measured.any() else 0.0,
-        "trust_mean": _mean(np.asarray(weights.weight)[tasks]),
-        "posterior_mean": _mean(np.asarray(weights.posterior_mean)[tasks]),
+    metrics |= {
         "prior_mean": float(weights.mu),
         "prior_variance": float(weights.tau2),
         "teacher_gap": _mean(gap),
         "teacher_gap_abs": _mean(np.abs(gap)),
         "distill_to_rl": _mean(pull) / max(_mean(np.abs(credit.advantages[acting])), 1e-9),
         "valid_skills": _mean([skill.valid for skill in skills]),
-        "skill_chars": _mean([len(skill.text) for skill in skills if skill.valid]),
         "skill_reward": _mean(evidence.rewards),
         "skill_loss": total["skill_policy"] / written,
         "skill_kl": total["skill_kl"] / written,
     }
+    if measured.any():  # a step without one readable skill measures no gain
+        task_gains = np.asarray(gains.task_gain)[tasks]
+        metrics |= {
+            "replay_success": _mean([t.won for t in replays if not t.void]),
+            "gain_mean": _mean(task_gains),
+            "gain_std": float(np.std(task_gains)),
+            "skill_gain_std": float(np.std(np.asarray(gains.skill_gain)[measured])),
+            "trust_mean": _mean(np.asarray(weights.weight)[tasks]),
+            "posterior_mean": _mean(np.asarray(weights.posterior_mean)[tasks]),
+            "skill_chars": _mean([len(skill.text) for skill in skills if skill.valid]),
+        }
+    return metrics
 
 
 def _mixed(outcomes: Outcomes, trajectories: Sequence[Trajectory], group: int) -> bool:

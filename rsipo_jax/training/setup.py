@@ -31,7 +31,7 @@ from rsipo_jax.training.demonstrations.play import Demonstration
 from rsipo_jax.training.sft import sft_batches, sft_rows, train_sft
 from rsipo_jax.validation import ConfigError
 
-TOKENIZER, SFT = "tokenizer", "sft"  # folders of the workdir
+GAMES, DEMONSTRATIONS, TOKENIZER, SFT = MADE = ("games", "demonstrations", "tokenizer", "sft")  # folders of the workdir
 DURING = "valid_seen_during"  # the panel measured between RL steps: some of the valid_seen games
 
 
@@ -42,11 +42,24 @@ class Network:
     params: Params  # before SFT
 
 
+def check_checkpoint(config: Config) -> None:
+    """Fetches the checkpoint that a run names, if any, and reads its settings: before hours are spent on anything else.
+
+    Raises ConfigError.
+    """
+    if config.model.checkpoint:
+        try:
+            folder = huggingface.resolve_checkpoint(config.model.checkpoint)
+            huggingface.read_config(folder, config.model.dtype, config.model.scan_layers)
+        except ValueError as error:  # each is one sentence
+            raise ConfigError(str(error)) from error
+
+
 def prepare_games(config: Config, workdir: Path) -> Path:
     """The data folder a run plays: the one it names, else games made in `workdir/games`."""
     root = resolve_root(config.env)
     if root is None:
-        root = workdir / "games"
+        root = workdir / GAMES
         generate_games(root, config.games)
     return root
 
@@ -56,7 +69,7 @@ def prepare_demonstrations(config: Config, workdir: Path, root: Path) -> list[De
     if not config.sft.games:
         return []
     return load_demonstrations(
-        workdir / "demonstrations", root, config.sft.games, config.seed, config.env.max_turns
+        workdir / DEMONSTRATIONS, root, config.sft, config.seed, config.env.max_turns
     )
 
 
@@ -77,7 +90,7 @@ def load_network(config: Config, workdir: Path) -> Network:
             model = huggingface.read_config(folder, cfg.dtype, cfg.scan_layers)
             return Network(load_tokenizer(folder), model, huggingface.load_params(folder, model))
         except ValueError as error:  # each is one sentence
-            raise ConfigError(f"config.model.checkpoint={cfg.checkpoint!r}: {error}") from error
+            raise ConfigError(str(error)) from error
     tokenizer = load_tokenizer(workdir / TOKENIZER)
     model = ModelConfig(
         vocab_size=tokenizer.vocab_size,

@@ -57,7 +57,7 @@ class FastPool:
 def make_pool(env: EnvConfig, root: Path) -> EnvPool:
     """The pool a run asks for: in this process ("fast"), or in config.env.workers processes ("textworld").
 
-    Raises ImportError with the fix where that engine is not installed, ValueError for an unknown one.
+    Raises EngineMissing with the fix where that engine is not installed, ValueError for an unknown one.
     """
     if env.engine == "fast":
         return FastPool(root)

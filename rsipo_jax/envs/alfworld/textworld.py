@@ -16,13 +16,18 @@ from typing import Any
 
 from rsipo_jax.envs.alfworld.data import read_game
 from rsipo_jax.envs.protocol import Observation, Task
+from rsipo_jax.validation import ConfigError
+
+
+class EngineMissing(ConfigError, ImportError):
+    """The original engine is asked for and not installed."""
 
 
 def require_alfworld() -> None:
-    """Raise ImportError with the fix where the original engine is not installed."""
+    """Raise EngineMissing with the fix where the original engine is not installed."""
     missing = [name for name in ("textworld", "alfworld") if importlib.util.find_spec(name) is None]
     if missing:
-        raise ImportError(
+        raise EngineMissing(
             f"config.env.engine='textworld' needs the package {missing[-1]}: run `pip install alfworld==0.4.2` "
             "(it compiles C++), or use 'fast', which plays the same games."
         )

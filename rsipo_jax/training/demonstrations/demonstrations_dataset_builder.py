@@ -12,9 +12,10 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow_datasets as tfds
 
+from rsipo_jax.config import SFTConfig
 from rsipo_jax.envs.alfworld.data import find_tasks, load_game
 from rsipo_jax.envs.protocol import Task
-from rsipo_jax.training.demonstrations.play import Demonstration, demonstrations
+from rsipo_jax.training.demonstrations.play import Demonstration, demonstrations, reading_questions
 
 
 class AlfworldDemonstrations(tfds.core.GeneratorBasedBuilder):
@@ -23,8 +24,11 @@ class AlfworldDemonstrations(tfds.core.GeneratorBasedBuilder):
     VERSION = tfds.core.Version("1.0.0")
     RELEASE_NOTES: ClassVar[dict[str, str]] = {"1.0.0": "First version."}
 
-    def __init__(self, *, root: Path, games: int, seed: int, max_turns: int, **kwargs: Any) -> None:
-        self._root, self._games, self._seed, self._max_turns = root, games, seed, max_turns
+    def __init__(
+        self, *, root: Path, games: int, questions: int, seed: int, max_turns: int, **kwargs: Any
+    ) -> None:
+        self._root, self._games, self._questions = root, games, questions
+        self._seed, self._max_turns = seed, max_turns
         super().__init__(**kwargs)
 
     def _info(self) -> tfds.core.DatasetInfo:
@@ -53,6 +57,8 @@ class AlfworldDemonstrations(tfds.core.GeneratorBasedBuilder):
             game = load_game(self._root, task)
             for i, demo in enumerate(demonstrations(game, task, self._seed, self._max_turns)):
                 yield f"{task.id}/{i}", _encode(demo)
+            for i, demo in enumerate(reading_questions(game, task, self._seed, self._questions)):
+                yield f"{task.id}/reading/{i}", _encode(demo)
 
 
 def chosen(tasks: Sequence[Task], count: int, seed: int) -> list[Task]:
@@ -60,12 +66,16 @@ def chosen(tasks: Sequence[Task], count: int, seed: int) -> list[Task]:
     return random.Random(f"{seed}/demonstrated").sample(list(tasks), min(count, len(tasks)))
 
 
-def load_demonstrations(
-    folder: Path, root: Path, games: int, seed: int, max_turns: int
-) -> list[Demonstration]:
+def load_demonstrations(folder: Path, root: Path, sft: SFTConfig, seed: int, max_turns: int) -> list[Demonstration]:
     """Builds the data set in `folder` unless it is there, and reads it, in a fixed order."""
     builder = AlfworldDemonstrations(
-        root=root, games=games, seed=seed, max_turns=max_turns, data_dir=folder, file_format="array_record"
+        root=root,
+        games=sft.games,
+        questions=sft.reading_questions,
+        seed=seed,
+        max_turns=max_turns,
+        data_dir=folder,
+        file_format="array_record",
     )
     tfds.disable_progress_bar()
     with contextlib.redirect_stdout(io.StringIO()):  # TFDS talks of downloads; there are none
@@ -93,7 +103,7 @@ def _decode(record: dict[str, Any]) -> Demonstration:
         text(record["kind"]),
         text(record["skill"]),
         tuple(map(text, record["observations"])),
-        tuple(tuple(text(actions).split("\n")) for actions in record["admissible"]),
+        tuple(tuple(text(actions).splitlines()) for actions in record["admissible"]),
         tuple(map(text, record["responses"])),
         tuple(map(bool, record["imitate"])),
         bool(record["won"]),

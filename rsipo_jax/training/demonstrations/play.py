@@ -21,6 +21,9 @@ from rsipo_jax.text.tags import ACTION_CLOSE, ACTION_OPEN, THINK_CLOSE, THINK_OP
 # recover, and make the failures from which avoidance skills are written.
 NOISE = (0.0, 0.1, 0.25)
 
+LOOKS, QUESTIONS = 4, 8  # receptacles shown and things asked for in a reading question
+_NAMED = re.compile(r"\ba (([a-z]+) \d+)")
+
 
 @dataclass(frozen=True)
 class Demonstration:
@@ -53,6 +56,45 @@ def demonstrations(game: Game, task: Task, seed: int, max_turns: int) -> Iterato
         script = workflow(commands, answers, first.won)
         avoid = [] if first.won else searched_in_vain(sentence, commands, answers)
         yield _play(game, task, rng, max_turns, 0.0, parse_skill(analysis).text, tuple(script), tuple(avoid))
+
+
+def reading_questions(game: Game, task: Task, seed: int, count: int) -> Iterator[Demonstration]:
+    """`count` questions about what a look around shows: which of some things are there, which one, and where.
+
+    A fresh network cannot read yet, and an episode asks it to find a word in a text only a few times. Here every few
+    tokens do. Nothing but the text of the question is needed for the answer.
+    """
+    kinds = sorted({thing.kind for thing in game.things})
+    for number in range(count):
+        rng = random.Random(f"{seed}/{task.id}/reading/{number}")
+        texts = _look_around(game, rng)
+        seen = {kind: (name, where) for where, text in texts for name, kind in _NAMED.findall(text)}
+        present = rng.sample(sorted(seen), min(len(seen), QUESTIONS // 2))
+        absent = [kind for kind in rng.sample(kinds, len(kinds)) if kind not in seen][: QUESTIONS - len(present)]
+        asked = rng.sample(present + absent, len(present + absent))
+        answers = [
+            f"{seen[kind][0]} found at {seen[kind][1]}" if kind in seen else f"{kind} not found" for kind in asked
+        ]
+        question = "\n".join([*(text for _, text in texts), f"Which of these do you see: {', '.join(asked)}?"])
+        yield Demonstration(
+            task.id, task.kind, "", (question, ""), ((),), (" " + ", ".join(answers),), (True,), False, ""
+        )
+
+
+def _look_around(game: Game, rng: random.Random) -> list[tuple[str, str]]:
+    """Name and text of a few receptacles' insides, as the game tells them. No kind of thing is in two of them."""
+    episode, told, kinds = FastEpisode(game), list[tuple[str, str]](), set[str]()
+    for receptacle in rng.sample(game.receptacles, len(game.receptacles)):
+        text = episode.step(f"go to {receptacle.name}")
+        if f"open {receptacle.name}" in episode.admissible:
+            text = episode.step(f"open {receptacle.name}")
+        inside = [kind for _, kind in _NAMED.findall(text)]
+        if inside and not kinds & set(inside) and len(inside) == len(set(inside)):
+            told.append((receptacle.name, text))
+            kinds |= set(inside)
+        if len(told) == LOOKS:
+            break
+    return told
 
 
 def _play(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rsipo_jax.agents.actions import parse_faithful, parse_strict
-from rsipo_jax.config import GamesConfig
+from rsipo_jax.config import GamesConfig, SFTConfig
 from rsipo_jax.envs.alfworld.data import find_tasks, load_game
 from rsipo_jax.envs.alfworld.engine import NOTHING, FastEpisode, intro
 from rsipo_jax.envs.alfworld.game import VERSION_2_1_2, Game, build_game
@@ -16,7 +16,13 @@ from rsipo_jax.envs.alfworld.generator import generate_games, make_game
 from rsipo_jax.envs.protocol import Task
 from rsipo_jax.skills.parsing import parse_skill
 from rsipo_jax.training.demonstrations.demonstrations_dataset_builder import chosen, load_demonstrations
-from rsipo_jax.training.demonstrations.play import NOISE, Demonstration, demonstrations
+from rsipo_jax.training.demonstrations.play import (
+    NOISE,
+    QUESTIONS,
+    Demonstration,
+    demonstrations,
+    reading_questions,
+)
 
 TURNS = 20
 
@@ -78,6 +84,22 @@ def test_demonstrations_depend_on_seed_and_task_alone() -> None:
     assert list(demonstrations(game(0), task, 1, TURNS)) != played(0)
 
 
+@pytest.mark.parametrize("index", range(12))
+def test_reading_questions_are_answered_by_their_own_text(index: int) -> None:
+    for demo in reading_questions(game(index), Task(f"train/{index}", "kind", "train"), 0, 4):
+        text, _, question = demo.observations[0].partition("\nWhich of these do you see: ")
+        asked = question.rstrip("?").split(", ")
+        answers = demo.responses[0].strip().split(", ")
+        assert 1 < len(asked) == len(answers) <= QUESTIONS
+        for kind, answer in zip(asked, answers, strict=True):
+            if answer == f"{kind} not found":
+                assert f"a {kind} " not in text
+            else:
+                name, _, where = answer.partition(" found at ")
+                line = next(line for line in text.splitlines() if f"a {name}" in line)
+                assert name.rsplit(" ", 1)[0] == kind and where in line
+
+
 def test_tasks_are_chosen_by_seed_all_when_there_are_few() -> None:
     tasks = [Task(f"train/{i}", "kind", "train") for i in range(20)]
     some = chosen(tasks, 5, 0)
@@ -88,8 +110,9 @@ def test_tasks_are_chosen_by_seed_all_when_there_are_few() -> None:
 def test_the_data_set_gives_back_what_was_played(tmp_path: Path) -> None:
     root = tmp_path / "games"
     generate_games(root, GamesConfig(train=4, valid_seen=1, valid_unseen=1, seed=6))
-    demos = load_demonstrations(tmp_path / "demos", root, 2, 0, TURNS)
+    demos = load_demonstrations(tmp_path / "demos", root, SFTConfig(games=2, reading_questions=1), 0, TURNS)
     tasks = chosen(find_tasks(root, "train"), 2, 0)
     made = [demo for task in tasks for demo in demonstrations(load_game(root, task), task, 0, TURNS)]
+    made += [demo for task in tasks for demo in reading_questions(load_game(root, task), task, 0, 1)]
     assert sorted(map(repr, demos)) == sorted(map(repr, made))
-    assert load_demonstrations(tmp_path / "demos", root, 2, 0, TURNS) == demos
+    assert load_demonstrations(tmp_path / "demos", root, SFTConfig(games=2, reading_questions=1), 0, TURNS) == demos
