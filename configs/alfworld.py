@@ -46,7 +46,7 @@ TINY = Config(
     train=TrainConfig(steps=20, learning_rate=3e-4, minibatch_rows=16, microbatch_tokens=3584, checkpoint_every=5),
     sft=SFTConfig(
         games=400,
-        reading_questions=8,
+        reading_questions=20,
         epochs=2,
         optimizer="muon",
         learning_rate=5e-3,

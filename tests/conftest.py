@@ -1,4 +1,4 @@
-"""Settings of the whole suite: the CPU backend, repeatable hypothesis runs, and a tokenizer that several parts share."""
+"""Settings of the whole suite: the CPU backend, repeatable hypothesis runs, a tokenizer that several parts share."""
 
 from __future__ import annotations
 

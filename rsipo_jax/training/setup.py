@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import jax
+import numpy as np
 
 from rsipo_jax.agents import prompts
 from rsipo_jax.agents.context import make_context
@@ -27,7 +28,7 @@ from rsipo_jax.text.sentencepiece_tokenizer import train_sentencepiece
 from rsipo_jax.text.tokenizer import Tokenizer, load_tokenizer
 from rsipo_jax.training.checkpoint import load_params, save_params
 from rsipo_jax.training.demonstrations.demonstrations_dataset_builder import load_demonstrations
-from rsipo_jax.training.demonstrations.play import Demonstration
+from rsipo_jax.training.demonstrations.play import READING, Demonstration
 from rsipo_jax.training.sft import sft_batches, sft_rows, train_sft
 from rsipo_jax.validation import ConfigError
 
@@ -123,7 +124,8 @@ def sft_policy(
     params = network.params
     if demos:
         rows = sft_rows(demos, make_context(network.tokenizer, config), network.tokenizer)
-        batches = sft_batches(rows, config)
+        reading = np.asarray([demo.kind == READING for demo in demos])[rows.episode]
+        batches = sft_batches(rows, reading, config)
         with progress(len(batches)) as advance:
             params = train_sft(params, network.model, rows, batches, config, lambda _: advance(1))
     save_params(workdir / SFT, params)

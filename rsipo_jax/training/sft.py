@@ -26,6 +26,8 @@ WARMUP = 0.05  # share of the updates
 WEIGHT_DECAY = 0.01
 GRAD_CLIP = 1.0
 PACKING_POOL = 256  # rows packed together
+BIN_STEP = 64  # the bins of reading questions are a multiple of this long
+READING_EPOCH = 1_000_000  # seeds their order; no epoch of episodes has this number
 
 
 def as_trajectory(demo: Demonstration, context: Context, tokenizer: Tokenizer) -> Trajectory:
@@ -88,25 +90,33 @@ def _gradient(
     return jax.value_and_grad(loss)(params)
 
 
-def sft_batches(rows: Rows, config: Config) -> list[MicroBatch]:
-    """The batches of all epochs in the order of training; each is one update of `sft.batch_tokens` packed tokens.
+def sft_batches(rows: Rows, reading: np.ndarray, config: Config) -> list[MicroBatch]:
+    """The batches in the order of training; each is one update of about `sft.batch_tokens` packed tokens.
 
-    Rows that have nothing to teach are left out, so that no batch has a loss of 0 / 0.
+    Rows marked in `reading` (bool [R]) come first and once, in bins of their own short length: a network that can look a
+    word up learns to act from far fewer episodes. Then come `sft.epochs` epochs of the others. Rows that have nothing to
+    teach are left out, so that no batch has a loss of 0 / 0.
     """
-    taught = np.flatnonzero(np.bincount(rows.token_row, token_weights(rows, config.sft), len(rows)) > 0)
+    taught = np.bincount(rows.token_row, token_weights(rows, config.sft), len(rows)) > 0
+    lessons, episodes = np.flatnonzero(taught & reading), np.flatnonzero(taught & ~reading)
     batches: list[MicroBatch] = []
+    if len(lessons):
+        longest = int(rows.lengths[lessons].max())
+        batches += _epoch(rows, lessons, -(-longest // BIN_STEP) * BIN_STEP, config, (config.seed, READING_EPOCH))
     for epoch in range(config.sft.epochs):
-        rng = np.random.default_rng((config.seed, epoch))
-        order = rng.permutation(taught).tolist()
-        # Packing sorts by length; within pools of shuffled rows, so that every epoch mixes them anew.
-        pools = [order[i : i + PACKING_POOL] for i in range(0, len(order), PACKING_POOL)]
-        packed = [
-            batch
-            for pool in pools
-            for batch in pack(rows.starts, pool, config.context.max_length, config.sft.batch_tokens)
-        ]
-        batches += [packed[i] for i in rng.permutation(len(packed))]
+        batches += _epoch(rows, episodes, config.context.max_length, config, (config.seed, epoch))
     return batches
+
+
+def _epoch(
+    rows: Rows, members: np.ndarray, length: int, config: Config, seed: tuple[int, int]
+) -> list[MicroBatch]:
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(members).tolist()
+    # Packing sorts by length; within pools of shuffled rows, so that every epoch mixes them anew.
+    pools = [order[i : i + PACKING_POOL] for i in range(0, len(order), PACKING_POOL)]
+    packed = [batch for pool in pools for batch in pack(rows.starts, pool, length, config.sft.batch_tokens)]
+    return [packed[i] for i in rng.permutation(len(packed))]
 
 
 def train_sft(

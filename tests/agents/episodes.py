@@ -15,7 +15,9 @@ from rsipo_jax.sampling.sampler import Address, Completion, Request
 from rsipo_jax.text.tokenizer import Tokenizer
 
 ADMISSIBLE = ("go to drawer 1", "look", "take mug 1 from drawer 1")
-ROOM = "You are in the middle of a room. Looking quickly around you, you see a bed 1, a desk 1, and a drawer 1."
+ROOM = (
+    "You are in the middle of a room. Looking quickly around you, you see a bed 1, a desk 1, and a drawer 1."
+)
 FIRST = f"-= Welcome to TextWorld, ALFRED! =-\n\n{ROOM}\n\nYour task is to: put a clean mug in desk."
 
 
@@ -28,7 +30,9 @@ def make_config(kind: str = "conversation", **changes: int) -> Config:
         "env": EnvConfig(max_turns=4),
     }
     changed = {
-        name: replace(section, **{k.split("__")[1]: v for k, v in changes.items() if k.split("__")[0] == name})
+        name: replace(
+            section, **{k.split("__")[1]: v for k, v in changes.items() if k.split("__")[0] == name}
+        )
         for name, section in sections.items()
     }
     return Config(**changed)
@@ -92,7 +96,9 @@ class ScriptedSampler:
 
 def act(address: Address) -> str:
     """An action that tells its address."""
-    return f"<think> t{address[-1]}</think><action> go to drawer {address[2]}{address[3]}{address[4]}</action>"
+    return (
+        f"<think> t{address[-1]}</think><action> go to drawer {address[2]}{address[3]}{address[4]}</action>"
+    )
 
 
 def make_agent(

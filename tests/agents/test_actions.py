@@ -13,7 +13,8 @@ from rsipo_jax.validation import PARSERS as NAMES
 
 ADMISSIBLE = ("go to desk 1", "inventory", "look")
 TEXTS = st.lists(
-    st.sampled_from([*TAGS, *map(str.upper, TAGS), *ADMISSIBLE, " ", "\n", "<", "/think>", "看", "İ"]) | st.text(max_size=3),
+    st.sampled_from([*TAGS, *map(str.upper, TAGS), *ADMISSIBLE, " ", "\n", "<", "/think>", "看", "İ"])
+    | st.text(max_size=3),
     max_size=12,
 ).map("".join)
 
@@ -32,7 +33,12 @@ TEXTS = st.lists(
         ("<think>看</think><action>look</action>", "look", False, True),
         ("<action>look</action>", "look", False, True),
         ("<think>x<action>look</action>", "look", False, True),
-        ("<think>x</think> I would rather LOOK AROUND A LITTLE", "ld rather look around a little", False, False),
+        (
+            "<think>x</think> I would rather LOOK AROUND A LITTLE",
+            "ld rather look around a little",
+            False,
+            False,
+        ),
         ("<think>x</think><action>look", "<think>x</think><action>look", False, False),
         ("inventory", "inventory", False, True),
         (" look ", " look ", False, True),

@@ -1,9 +1,10 @@
-"""Contexts: the teacher's prompt is the student's plus the skill, tokens stay what was sampled, and what fits is exact."""
+"""Contexts: teacher prompts are student prompts plus the skill, tokens stay what was sampled, and room is exact."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -17,7 +18,18 @@ from rsipo_jax.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from tests.agents.episodes import ADMISSIBLE, FIRST, ROOM, make_config, task
 
 KINDS = ("conversation", "window")
-WORDS = ("go to drawer 1", "mug", " 12", "\n", "<think>", "</action>", "<|end|>", "Your task is to: ", "é", "'")
+WORDS = (
+    "go to drawer 1",
+    "mug",
+    " 12",
+    "\n",
+    "<think>",
+    "</action>",
+    "<|end|>",
+    "Your task is to: ",
+    "é",
+    "'",
+)
 TEXTS = st.lists(st.sampled_from(WORDS) | st.text(max_size=4), max_size=6).map("".join)
 SKILLS = TEXTS.filter(bool)
 RESPONSES = st.lists(st.integers(0, 260), min_size=1, max_size=12)
@@ -66,7 +78,9 @@ def test_the_teacher_s_prompt_is_the_student_s_plus_the_skill(
         at = mine.prompt.skill_at
         assert theirs.prompt.skill_at == at
         np.testing.assert_array_equal(theirs.prompt.tokens[at : at + len(block)], block)
-        np.testing.assert_array_equal(np.delete(theirs.prompt.tokens, np.s_[at : at + len(block)]), mine.prompt.tokens)
+        np.testing.assert_array_equal(
+            np.delete(theirs.prompt.tokens, np.s_[at : at + len(block)]), mine.prompt.tokens
+        )
         assert mine.prompt.tokens.dtype == np.int32
         assert len(theirs.prompt.tokens) + context.turn_tokens <= max_length
 
@@ -85,7 +99,7 @@ def test_a_conversation_goes_on_with_the_very_ids_that_were_sampled(
         np.testing.assert_array_equal(after.tokens[:n], before.prompt.tokens)
         np.testing.assert_array_equal(after.tokens[n : n + m], before.response)
         closed = [] if before.response[-1] == tokenizer.stop_ids[0] else [tokenizer.stop_ids[0]]
-        assert after.tokens[n + m :].tolist() == [*closed, *sum(tokenizer.following([said]), [])]
+        assert after.tokens[n + m :].tolist() == [*closed, *chain(*tokenizer.following([said]))]
 
 
 def test_a_response_that_ended_with_another_stop_id_is_closed_with_the_first(
@@ -101,7 +115,9 @@ def test_a_response_that_ended_with_another_stop_id_is_closed_with_the_first(
 
 def test_a_conversation_reads_as_it_should(tokenizer: SentencePieceTokenizer) -> None:
     context = make_context(tokenizer, make_config())
-    trajectory = play(context, [(FIRST, tokenizer.encode("<think>a</think>")), ("You see a mug 1.", [70])], "take mug 1")
+    trajectory = play(
+        context, [(FIRST, tokenizer.encode("<think>a</think>")), ("You see a mug 1.", [70])], "take mug 1"
+    )
     first = text_of(context, trajectory.turns[0].prompt)
     assert first == (
         f"{FIRST.removeprefix(BANNER)}\n\nSkill for this episode, consult it before you act: take mug 1\n{FORMAT}"
@@ -109,14 +125,18 @@ def test_a_conversation_reads_as_it_should(tokenizer: SentencePieceTokenizer) ->
     assert text_of(context, trajectory.turns[1].prompt) == f"{first}<think>a</think>You see a mug 1."
     trajectory.won = True
     assert text_of(context, context.analysis(trajectory)).endswith(f"the end\n{analysis_request(True)}")
-    shown = make_context(tokenizer, replace(make_config(), context=replace(make_config().context, show_admissible=True)))
+    shown = make_context(
+        tokenizer, replace(make_config(), context=replace(make_config().context, show_admissible=True))
+    )
     opening = text_of(shown, play(shown, [(FIRST, [70])]).turns[0].prompt)
     assert opening.endswith(
         "Admissible actions:\n'go to drawer 1'\n'look'\n'take mug 1 from drawer 1'\n" + FORMAT
     )
 
 
-def test_a_window_shows_the_task_the_last_exchanges_and_the_observation(tokenizer: SentencePieceTokenizer) -> None:
+def test_a_window_shows_the_task_the_last_exchanges_and_the_observation(
+    tokenizer: SentencePieceTokenizer,
+) -> None:
     context = make_context(tokenizer, make_config("window", context__history=2, context__max_length=1200))
     told = [(FIRST if i == 0 else f"seen {i}", tokenizer.encode(f"r{i}")) for i in range(5)]
     trajectory = play(context, told, "take mug 1")
@@ -148,7 +168,10 @@ def test_a_window_drops_the_oldest_exchanges_first_and_no_more_than_it_must(
     trajectory.skill = ""
     candidates = []  # with 3, 2, 1, 0 exchanges
     for history in (3, 2, 1, 0):
-        short = make_context(tokenizer, make_config("window", context__max_length=9999, **sizes | {"context__history": history}))
+        short = make_context(
+            tokenizer,
+            make_config("window", context__max_length=9999, **sizes | {"context__history": history}),
+        )
         candidates.append(short.acting(trajectory, ADMISSIBLE))
     fitting = [c for c in candidates if c is not None and len(c.tokens) <= limit]
     if not fitting:
@@ -195,7 +218,9 @@ def test_an_analysis_prompt_leaves_room_for_the_analysis(
     assert prompt is None or len(prompt.tokens) + context.writing_tokens <= max_length
 
 
-def test_a_conversation_without_room_for_the_request_is_not_analysed(tokenizer: SentencePieceTokenizer) -> None:
+def test_a_conversation_without_room_for_the_request_is_not_analysed(
+    tokenizer: SentencePieceTokenizer,
+) -> None:
     roomy = make_context(tokenizer, make_config())
     trajectory = play(roomy, [(FIRST, [70])])
     prompt = roomy.analysis(trajectory)
@@ -214,11 +239,20 @@ def test_a_window_analysis_numbers_its_steps_cuts_observations_and_leaves_out_th
     trajectory = play(context, told)
     trajectory.turns[2] = replace(trajectory.turns[2], valid=False)
     text = text_of(context, context.analysis(trajectory))
-    assert text.startswith("Task: put a clean mug in desk.\nResult: failure\nStep 1\nObservation: You are in the middle of a roo ...")
-    assert "Step 3\nObservation: seen 2 mug mug mug mug mug mu ...\nResponse: r2 (malformed action)\nStep 4" in text
+    assert text.startswith(
+        "Task: put a clean mug in desk.\nResult: failure\nStep 1\nObservation: You are in the middle of a roo ..."
+    )
+    assert (
+        "Step 3\nObservation: seen 2 mug mug mug mug mug mu ...\nResponse: r2 (malformed action)\nStep 4"
+        in text
+    )
     assert text.endswith(analysis_request(False)) and BANNER not in text
     whole = context.analysis(trajectory)
     assert whole is not None
-    tight = replace(config, context=replace(config.context, max_length=len(whole.tokens) + context.writing_tokens - 1))
+    tight = replace(
+        config, context=replace(config.context, max_length=len(whole.tokens) + context.writing_tokens - 1)
+    )
     shorter = text_of(context, make_context(tokenizer, tight).analysis(trajectory))
-    assert shorter.startswith("Task: put a clean mug in desk.\nResult: failure\nStep 2\nObservation: seen 1 mug")
+    assert shorter.startswith(
+        "Task: put a clean mug in desk.\nResult: failure\nStep 2\nObservation: seen 1 mug"
+    )

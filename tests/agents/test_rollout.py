@@ -34,7 +34,14 @@ def told(trajectory: Trajectory) -> tuple:
         (*turn.prompt.tokens, -1, *turn.response, *turn.logprobs, turn.command, turn.valid, turn.admissible)
         for turn in trajectory.turns
     ]
-    return trajectory.task, trajectory.status, trajectory.won, trajectory.error, trajectory.observations, turns
+    return (
+        trajectory.task,
+        trajectory.status,
+        trajectory.won,
+        trajectory.error,
+        trajectory.observations,
+        turns,
+    )
 
 
 @given(fates=st.lists(st.sampled_from(FATES), max_size=12), slots=st.integers(1, 5))
@@ -67,7 +74,9 @@ def test_every_episode_meets_its_fate_in_order_whatever_the_slots(
 
 def test_a_turn_holds_what_was_read_sampled_and_done(tokenizer: SentencePieceTokenizer) -> None:
     def respond(address: Address) -> str:
-        return ("<think> a</think><action> look</action>", "<action>fly</action>", "mumble " * 40)[address[-1] % 3]
+        return ("<think> a</think><action> look</action>", "<action>fly</action>", "mumble " * 40)[
+            address[-1] % 3
+        ]
 
     agent = make_agent(tokenizer, make_config(context__max_length=2000, env__max_turns=3), respond)
     (trajectory,) = rollout(agent, [Episode(task("never"), 0, 0, "take mug 1")], REPLAY, 1, 0.5)
@@ -78,8 +87,13 @@ def test_a_turn_holds_what_was_read_sampled_and_done(tokenizer: SentencePieceTok
         np.testing.assert_array_equal(turn.prompt.tokens, request.prompt)
         assert turn.text == tokenizer.decode(turn.response.tolist())
         assert len(turn.logprobs) == len(turn.response) and turn.logprobs[0] == -0.5
-    assert len(trajectory.turns[2].response) == 24 and trajectory.turns[2].response[-1] != tokenizer.stop_ids[0]
-    assert trajectory.observations[0].startswith(FIRST) and "You did 'fly', your action 2" in trajectory.observations[2]
+    assert (
+        len(trajectory.turns[2].response) == 24 and trajectory.turns[2].response[-1] != tokenizer.stop_ids[0]
+    )
+    assert (
+        trajectory.observations[0].startswith(FIRST)
+        and "You did 'fly', your action 2" in trajectory.observations[2]
+    )
     assert [(e.observation, e.command) for e in trajectory.exchanges()] == list(
         zip(trajectory.observations, ("look", "fly", trajectory.turns[2].command), strict=False)
     )
@@ -94,7 +108,9 @@ def test_the_parser_is_the_one_that_the_settings_name(tokenizer: SentencePieceTo
 
 
 @pytest.mark.parametrize("kind", ["conversation", "window"])
-def test_an_episode_without_room_ends_and_the_others_go_on(tokenizer: SentencePieceTokenizer, kind: str) -> None:
+def test_an_episode_without_room_ends_and_the_others_go_on(
+    tokenizer: SentencePieceTokenizer, kind: str
+) -> None:
     config = make_config(kind, context__max_length=700 if kind == "window" else 330)
     # The first two talk too much for one conversation; in a window only what the game says adds up.
     agent = make_agent(tokenizer, config, lambda a: "mug " * (1 if a[2] else 40), slots=2)

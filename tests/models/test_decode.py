@@ -1,4 +1,4 @@
-"""The cache: extending and decoding give the logits of the whole sequence, and touch their own slots and positions only."""
+"""The cache: extending and decoding give the logits of the whole sequence and touch only their slots and positions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from tests.models.reference import SMALL, make_params
 
 SLOTS, CAPACITY, CHUNK, MAX_NEW = 4, 32, 8, 6
 QWEN3 = replace(SMALL, qk_norm=True, qkv_bias=False, tie_embeddings=False)
-SEQUENCES = [np.random.default_rng(i).integers(0, SMALL.vocab_size, 24).astype(np.int32) for i in range(SLOTS)]
+SEQUENCES = [
+    np.random.default_rng(i).integers(0, SMALL.vocab_size, 24).astype(np.int32) for i in range(SLOTS)
+]
 
 
 def serving(config: ModelConfig = SMALL) -> Params:
@@ -87,7 +89,9 @@ def test_a_slot_gets_the_same_numbers_alone_and_among_others(rows: int) -> None:
 
 def test_decoding_samples_what_the_whole_sequence_predicts_and_leaves_idle_slots_alone() -> None:
     prompts, limits, temperature = {0: 5, 1: 8, 3: 2}, np.array([6, 3, 0, 1], np.int32), 0.7
-    cache, scores = put(init_cache(SMALL, SLOTS, CAPACITY), {s: (0, n) for s, n in (prompts | {2: 4}).items()})
+    cache, scores = put(
+        init_cache(SMALL, SLOTS, CAPACITY), {s: (0, n) for s, n in (prompts | {2: 4}).items()}
+    )
     before = arrays(cache)
     lengths = np.array([5, 8, 0, 2], np.int32)
     all_scores = jnp.asarray(np.stack([scores[s] for s in range(SLOTS)]))

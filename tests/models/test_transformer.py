@@ -26,7 +26,9 @@ VARIANTS = {
     "qwen3": replace(SMALL, qk_norm=True, qkv_bias=False, head_dim=12),
     "llama, untied": replace(SMALL, qkv_bias=False, tie_embeddings=False, rope_theta=500.0),
 }
-ROWS = st.lists(st.lists(st.integers(1, LENGTH), max_size=6).filter(lambda n: sum(n) <= LENGTH), min_size=2, max_size=2)
+ROWS = st.lists(
+    st.lists(st.integers(1, LENGTH), max_size=6).filter(lambda n: sum(n) <= LENGTH), min_size=2, max_size=2
+)
 IDS = np.random.default_rng(1).integers(0, SMALL.vocab_size, (2, LENGTH)).astype(np.int32)
 
 
@@ -77,10 +79,10 @@ def test_every_architecture_is_the_one_of_the_reference(name: str) -> None:
 def test_padding_changes_nothing_whatever_its_ids(rows: list[list[int]], seed: int) -> None:
     params = make_params(SMALL)
     positions, segments = packed(rows)
-    other = np.where(
-        segments > 0, IDS, np.random.default_rng(seed).integers(0, SMALL.vocab_size, IDS.shape)
-    )
-    found = [np.asarray(forward(SMALL)(params, ids.astype(np.int32), positions, segments)) for ids in (IDS, other)]
+    other = np.where(segments > 0, IDS, np.random.default_rng(seed).integers(0, SMALL.vocab_size, IDS.shape))
+    found = [
+        np.asarray(forward(SMALL)(params, ids.astype(np.int32), positions, segments)) for ids in (IDS, other)
+    ]
     np.testing.assert_array_equal(found[0][segments > 0], found[1][segments > 0])
     assert np.isfinite(found[1]).all()
 
@@ -110,7 +112,10 @@ def test_scanned_layers_are_the_unrolled_ones_and_so_are_their_gradients() -> No
         logprobs, entropy = token_logprobs(params, config, hidden, jnp.roll(IDS, -1, axis=1), 0.7)
         return jnp.sum(jnp.where(segments > 0, logprobs + 0.3 * entropy, 0.0))
 
-    both = [jax.jit(jax.value_and_grad(partial(loss, config=replace(SMALL, scan_layers=s))))(params) for s in (0, 1)]
+    both = [
+        jax.jit(jax.value_and_grad(partial(loss, config=replace(SMALL, scan_layers=s))))(params)
+        for s in (0, 1)
+    ]
     jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-3, atol=2e-3), *both)
 
 
@@ -130,6 +135,7 @@ def test_blocks_of_queries_are_full_attention(monkeypatch: pytest.MonkeyPatch, b
         return transformer.attend_packed(q, k, v, jnp.asarray(segments))
 
     weight = rng.normal(size=(2, LENGTH, 32)).astype(np.float32)
+
     def with_gradients(attention: Callable[..., jax.Array]) -> tuple[jax.Array, ...]:
         out, pull = jax.vjp(attention, q, k, v)
         return (out, *pull(jnp.asarray(weight)))
@@ -143,8 +149,12 @@ def test_a_long_row_uses_several_blocks_of_the_real_size() -> None:
     ids = np.random.default_rng(3).integers(0, SMALL.vocab_size, (1, length)).astype(np.int32)
     params, cut = make_params(SMALL), transformer.QUERY_BLOCK - 20
     found = np.asarray(forward(SMALL)(params, ids, *packed([[cut, length - cut]], length)))[0]
-    np.testing.assert_allclose(found[:cut], reference.logits(params, SMALL, ids[0, :cut]), atol=2e-4, rtol=1e-4)
-    np.testing.assert_allclose(found[cut:], reference.logits(params, SMALL, ids[0, cut:]), atol=2e-4, rtol=1e-4)
+    np.testing.assert_allclose(
+        found[:cut], reference.logits(params, SMALL, ids[0, :cut]), atol=2e-4, rtol=1e-4
+    )
+    np.testing.assert_allclose(
+        found[cut:], reference.logits(params, SMALL, ids[0, cut:]), atol=2e-4, rtol=1e-4
+    )
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.4, 1.7])
@@ -172,7 +182,11 @@ def test_bfloat16_stays_close_to_float32() -> None:
 def test_fresh_matrices_are_drawn_independently() -> None:
     params = init_params(replace(SMALL, tie_embeddings=False), jax.random.key(0))
     names = ("wq", "wk", "wv", "wo", "w_gate", "w_up", "w_down")
-    drawn = {**{n: params["layers"][n] for n in names}, "embed": params["embed"], "lm_head": params["lm_head"]}
+    drawn = {
+        **{n: params["layers"][n] for n in names},
+        "embed": params["embed"],
+        "lm_head": params["lm_head"],
+    }
     for (a, x), (b, y) in combinations(drawn.items(), 2):
         n = min(x.size, y.size)
         assert abs(np.corrcoef(np.ravel(x)[:n], np.ravel(y)[:n])[0, 1]) < 0.15, (a, b)

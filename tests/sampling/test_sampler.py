@@ -1,4 +1,4 @@
-"""The sampler: log-probs of the scoring pass, draws that depend on their address alone, stops, caching and its limits."""
+"""The sampler: log-probs of the scoring pass, draws that depend on their address alone, stops, caching, limits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from tests.models import reference
 from tests.models.reference import SMALL, make_params
 
 MAX_LENGTH, MAX_NEW, SLOTS = 300, 8, 6
-PROMPTS = [np.random.default_rng(i).integers(0, SMALL.vocab_size, n).astype(np.int32) for i, n in enumerate((3, 21, 40, 9))]
+PROMPTS = [
+    np.random.default_rng(i).integers(0, SMALL.vocab_size, n).astype(np.int32)
+    for i, n in enumerate((3, 21, 40, 9))
+]
 
 
 @cache
@@ -68,7 +71,12 @@ def test_log_probabilities_are_those_of_the_scoring_pass(temperature: float) -> 
 
 @pytest.mark.parametrize(
     ("slots", "order"),
-    [(SLOTS, [(2, 2)]), (SLOTS, [(3, 0), (1, 5), (0, 1), (2, 3)]), (4, [(2, 0), (0, 2), (3, 1), (1, 3)]), (1, [(1, 0)])],
+    [
+        (SLOTS, [(2, 2)]),
+        (SLOTS, [(3, 0), (1, 5), (0, 1), (2, 3)]),
+        (4, [(2, 0), (0, 2), (3, 1), (1, 3)]),
+        (1, [(1, 0)]),
+    ],
     ids=["alone", "other slots", "every slot, out of order", "one slot"],
 )
 def test_a_completion_depends_on_prompt_and_address_alone(slots: int, order: list[tuple[int, int]]) -> None:
@@ -129,14 +137,18 @@ def test_a_cached_prefix_saves_work_and_changes_nothing(monkeypatch: pytest.Monk
     reused = make_sampler()
     first = reused.generate([ask(i) for i in range(3)], 1.0)
     follow = np.arange(5, dtype=np.int32)
-    longer = [np.concatenate([PROMPTS[i], first[i].tokens, follow]) for i in range(3)]  # as conversations go on
+    longer = [
+        np.concatenate([PROMPTS[i], first[i].tokens, follow]) for i in range(3)
+    ]  # as conversations go on
     changed = longer[1].copy()
     changed[10] ^= 1  # differs inside the old prompt
     prompts = [longer[0], changed, PROMPTS[2]]  # the last one is cached whole
     run: list[int] = []
     original = Sampler._run_extend
 
-    def spy(self: Sampler, chunk: int, rows: Sequence[tuple[int, np.ndarray, int]]) -> tuple[np.ndarray, jax.Array]:
+    def spy(
+        self: Sampler, chunk: int, rows: Sequence[tuple[int, np.ndarray, int]]
+    ) -> tuple[np.ndarray, jax.Array]:
         run.extend(len(new) for _, new, _ in rows)
         return original(self, chunk, rows)
 
@@ -174,7 +186,9 @@ def test_the_cache_grows_and_nothing_changes(monkeypatch: pytest.MonkeyPatch) ->
     grown = make_sampler()
     assert tokens(grown.generate([ask(0)], 1.0)) == [usual()[0].tokens.tolist()]
     kept = np.concatenate([PROMPTS[0], usual()[0].tokens])
-    made = grown.generate([ask(0, prompt=kept), ask(5, prompt=long)], 1.0)  # slot 0 goes on in the larger cache
+    made = grown.generate(
+        [ask(0, prompt=kept), ask(5, prompt=long)], 1.0
+    )  # slot 0 goes on in the larger cache
     monkeypatch.setattr(module, "CAPACITY_STEP", MAX_LENGTH)
     at_once = make_sampler().generate([ask(0, prompt=kept), ask(5, prompt=long)], 1.0)
     assert tokens(made) == tokens(at_once)
@@ -253,5 +267,8 @@ def test_impossible_requests_are_refused_before_anything_runs(requests: list[Req
 
 def test_a_prompt_that_just_fits_is_sampled_and_no_request_gives_nothing() -> None:
     made = make_sampler()
-    assert len(made.generate([ask(0, prompt=np.zeros(MAX_LENGTH - MAX_NEW, np.int32))], 1.0)[0].tokens) == MAX_NEW
+    assert (
+        len(made.generate([ask(0, prompt=np.zeros(MAX_LENGTH - MAX_NEW, np.int32))], 1.0)[0].tokens)
+        == MAX_NEW
+    )
     assert made.generate([], 1.0) == []

@@ -52,7 +52,12 @@ def whereabouts(episode: FastEpisode) -> tuple:
     return contents, episode.held, episode.clean, episode.hot, episode.cool, episode.toggled, episode.sliced
 
 
-@given(index=st.integers(0, 23), seed=st.integers(0, 10**6), noise=st.sampled_from([0.0, 0.2, 0.5]), old=st.booleans())
+@given(
+    index=st.integers(0, 23),
+    seed=st.integers(0, 10**6),
+    noise=st.sampled_from([0.0, 0.2, 0.5]),
+    old=st.booleans(),
+)
 def test_a_workflow_replayed_from_the_start_has_the_effect_of_the_episode(
     index: int, seed: int, noise: float, old: bool
 ) -> None:
@@ -91,7 +96,9 @@ def test_an_episode_won_by_arriving_at_a_lit_lamp_ends_its_workflow_with_the_wal
     games = (generated(index) for index in range(24))
     game = next(g for g in games if g.goal.treatment == "light")
     planned = [step for step in _plan(game) if not step.startswith("use")]
-    lamp, place = next((t.name, r.name) for r, inside in game.contents.items() for t in inside if t.kind == game.goal.target)
+    lamp, place = next(
+        (t.name, r.name) for r, inside in game.contents.items() for t in inside if t.kind == game.goal.target
+    )
     commands = [f"go to {place}", f"use {lamp}", *planned, f"go to {place}"]
     episode, answers = run(game, commands)
     if not episode.won:
@@ -112,7 +119,9 @@ def _plan(game: Game) -> list[str]:
 
 @given(index=st.integers(0, 23), seed=st.integers(0, 10**6), limit=st.integers(0, 14))
 @example(index=0, seed=0, limit=0)
-def test_every_annotation_is_a_readable_skill_that_speaks_of_what_was_seen(index: int, seed: int, limit: int) -> None:
+def test_every_annotation_is_a_readable_skill_that_speaks_of_what_was_seen(
+    index: int, seed: int, limit: int
+) -> None:
     game = generated(index)
     commands, answers, won = play(game, seed, 0.3, limit)
     sentence = task_of(intro(game)).rstrip(".")
@@ -137,10 +146,18 @@ def test_places_of_no_use_are_those_seen_without_what_the_task_names() -> None:
     task = "put a clean apple in fridge"
     commands = ["go to table 1", "go to fridge 1", "open cabinet 1", "go to sinkbasin 1"]
     _, answers = run(kitchen(), commands)
-    assert "you see a apple 2" in answers[0] and answers[1] == "You arrive at fridge 1. The fridge 1 is closed."
+    assert (
+        "you see a apple 2" in answers[0] and answers[1] == "You arrive at fridge 1. The fridge 1 is closed."
+    )
     assert searched_in_vain(task, commands, answers) == ["cabinet 1", "sinkbasin 1"]
     assert searched_in_vain("put a mug in sinkbasin", commands, answers) == ["table 1", "sinkbasin 1"]
-    used = [*commands, "go to table 1", "take knife 1 from table 1", "go to sinkbasin 1", "clean knife 1 with sinkbasin 1"]
+    used = [
+        *commands,
+        "go to table 1",
+        "take knife 1 from table 1",
+        "go to sinkbasin 1",
+        "clean knife 1 with sinkbasin 1",
+    ]
     _, answers = run(kitchen(), used)
     assert searched_in_vain("put a mug in drawer", used, answers) == []
     assert searched_in_vain("put a plate in drawer", used, answers) == ["cabinet 1"]

@@ -34,7 +34,9 @@ def played(agent: Agent, fates: list[str]) -> tuple[list[Trajectory], list[list[
     return trajectories, calls
 
 
-def test_each_finished_episode_gives_one_skill_and_keeps_the_sampled_turn(tokenizer: SentencePieceTokenizer) -> None:
+def test_each_finished_episode_gives_one_skill_and_keeps_the_sampled_turn(
+    tokenizer: SentencePieceTokenizer,
+) -> None:
     agent = make_agent(tokenizer, make_config(), respond)
     trajectories, calls = played(agent, ["win:1", "never", "win:2"])
     agent.context.reserve = len(agent.context.skill_tokens("take mug 1"))  # type: ignore[attr-defined]
@@ -69,7 +71,9 @@ def test_void_episodes_and_those_without_room_write_nothing(tokenizer: SentenceP
 def test_requests_of_one_slot_come_one_after_the_other_its_last_episode_first(
     tokenizer: SentencePieceTokenizer, slots: int, count: int
 ) -> None:
-    agent = make_agent(tokenizer, make_config(env__max_turns=1), lambda a: act(a) if a[0] == ACT else GOOD, slots)
+    agent = make_agent(
+        tokenizer, make_config(env__max_turns=1), lambda a: act(a) if a[0] == ACT else GOOD, slots
+    )
     trajectories, calls = played(agent, ["never"] * count)
     assert all(s.valid for s in write_skills(agent, trajectories, 2, 1.0))
     asked: dict[int, list[int]] = {}

@@ -50,7 +50,11 @@ def test_flat_arrays_come_back_as_they_were(lengths: list[int], tokens: int) -> 
     starts = offsets(lengths)
     n = int(starts[-1])
     rng = np.random.default_rng(n)
-    for flat in (rng.normal(size=n).astype(np.float32), rng.integers(1, 9, n).astype(np.int8), np.arange(1, n + 1)):
+    for flat in (
+        rng.normal(size=n).astype(np.float32),
+        rng.integers(1, 9, n).astype(np.int8),
+        np.arange(1, n + 1),
+    ):
         back = np.zeros_like(flat)
         for batch in pack(starts, range(len(lengths)), 20, tokens):
             packed = batch.take(flat)
@@ -66,5 +70,7 @@ def test_rows_fill_bins_first_fit_longest_first() -> None:
 
 
 def test_a_row_longer_than_a_bin_is_refused_with_the_numbers() -> None:
-    with pytest.raises(ValueError, match=r"a row of 12 tokens is longer than config\.context\.max_length=10: raise it"):
+    with pytest.raises(
+        ValueError, match=r"a row of 12 tokens is longer than config\.context\.max_length=10: raise it"
+    ):
         pack(offsets([3, 12]), [0, 1], 10, 20)

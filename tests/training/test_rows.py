@@ -54,20 +54,26 @@ def test_rows_are_the_trajectories_token_by_token(played: list[Trajectory]) -> N
         assert rows.episode[r] == episode
     np.testing.assert_array_equal(rows.lengths, [len(tokens) for _, tokens, _, _ in wanted])
     np.testing.assert_array_equal(rows.token_episode, [e for e, tokens, _, _ in wanted for _ in tokens])
-    np.testing.assert_array_equal(rows.token_row, [r for r, (_, tokens, _, _) in enumerate(wanted) for _ in tokens])
+    np.testing.assert_array_equal(
+        rows.token_row, [r for r, (_, tokens, _, _) in enumerate(wanted) for _ in tokens]
+    )
     assert (rows.tokens.dtype, rows.kind.dtype, rows.logprobs.dtype) == (np.int32, np.int8, np.float32)
     assert rows.starts[0] == 0 and rows.starts[-1] == len(rows.tokens) == len(rows.kind) == len(rows.logprobs)
 
 
 @given(trajectories(), st.integers(0, 2**32))
-def test_teacher_rows_insert_the_skill_and_keep_action_tokens_and_their_order(played: list[Trajectory], seed: int) -> None:
+def test_teacher_rows_insert_the_skill_and_keep_action_tokens_and_their_order(
+    played: list[Trajectory], seed: int
+) -> None:
     rng = np.random.default_rng(seed)
     blocks = [rng.integers(100, 200, rng.integers(0, 5)).astype(np.int32) for _ in played]
     rows = rows_from(played)
     taught = teacher_rows(rows, blocks)
     np.testing.assert_array_equal(taught.tokens[taught.kind == ACTION], rows.tokens[rows.kind == ACTION])
     np.testing.assert_array_equal(taught.logprobs[taught.kind == ACTION], rows.logprobs[rows.kind == ACTION])
-    np.testing.assert_array_equal(taught.token_episode[taught.kind == ACTION], rows.token_episode[rows.kind == ACTION])
+    np.testing.assert_array_equal(
+        taught.token_episode[taught.kind == ACTION], rows.token_episode[rows.kind == ACTION]
+    )
     assert not np.any(taught.kind == SKILL)
     acting = [r for r in range(len(rows)) if ACTION in row(rows, r)[1]]
     assert len(taught) == len(acting)
@@ -92,7 +98,13 @@ def test_no_trajectory_gives_no_row() -> None:
 
 def test_a_prompt_that_differs_anywhere_begins_a_row() -> None:
     def turn(prompt: list[int], response: list[int], imitate: bool = True) -> Turn:
-        return Turn(Prompt(np.array(prompt, np.int32), 1), np.array(response, np.int32), np.ones(len(response), np.float32), "", imitate=imitate)
+        return Turn(
+            Prompt(np.array(prompt, np.int32), 1),
+            np.array(response, np.int32),
+            np.ones(len(response), np.float32),
+            "",
+            imitate=imitate,
+        )
 
     continued = [turn([1, 2], [3]), turn([1, 2, 3, 4], [5], imitate=False), turn([1, 2, 3, 4, 5], [6])]
     assert row(rows_from([Trajectory(TASK, 0, 0, 0, 0, turns=continued)]), 0)[:2] == (
@@ -104,7 +116,9 @@ def test_a_prompt_that_differs_anywhere_begins_a_row() -> None:
         assert len(rows) == 2 and row(rows, 1)[0] == [*other, 5]
 
 
-def test_a_conversation_is_one_row_and_a_window_episode_one_row_per_turn(tokenizer: SentencePieceTokenizer) -> None:
+def test_a_conversation_is_one_row_and_a_window_episode_one_row_per_turn(
+    tokenizer: SentencePieceTokenizer,
+) -> None:
     plan = [Episode(task("never"), 0, 0), Episode(task("win:2"), 0, 1), Episode(task("fail:1"), 0, 2)]
     for kind, lengths in (("conversation", [0, 1]), ("window", [0] * 5 + [1] * 3)):
         config = make_config(kind)

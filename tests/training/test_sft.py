@@ -17,14 +17,17 @@ from rsipo_jax.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from rsipo_jax.training import sft
 from rsipo_jax.training.demonstrations.play import Demonstration
 from rsipo_jax.training.packing import pack
-from rsipo_jax.training.rows import ACTION, CONTEXT, NOISE, SKILL
+from rsipo_jax.training.rows import ACTION, CONTEXT, NOISE, SKILL, Rows
 from rsipo_jax.training.sft import as_trajectory, sft_batches, sft_rows, token_weights, train_sft
 from rsipo_jax.training.state import cosine
 from rsipo_jax.training.update import logprobs_of
 from tests.agents.episodes import ADMISSIBLE, FIRST, make_config
 from tests.models.reference import make_params
 
-SAID = ("<think> find mug</think><action> go to drawer 1</action>", "<think> find mug</think><action> look</action>")
+SAID = (
+    "<think> find mug</think><action> go to drawer 1</action>",
+    "<think> find mug</think><action> look</action>",
+)
 DEMO = Demonstration(
     task_id="train/game/trial",
     kind="pick_and_place_simple",
@@ -72,7 +75,9 @@ def test_a_demonstration_ends_where_the_room_does(tokenizer: SentencePieceTokeni
 
 
 @pytest.mark.parametrize("kind", ["conversation", "window"])
-def test_weights_are_one_on_what_to_say_and_zero_on_noise(tokenizer: SentencePieceTokenizer, kind: str) -> None:
+def test_weights_are_one_on_what_to_say_and_zero_on_noise(
+    tokenizer: SentencePieceTokenizer, kind: str
+) -> None:
     rows = sft_rows([DEMO], make_context(tokenizer, make_config(kind)), tokenizer)
     good, noise, skill = (
         [*tokenizer.encode(text), *tokenizer.stop_ids] for text in (SAID[0], SAID[1], DEMO.analysis)
@@ -88,6 +93,23 @@ def test_weights_are_one_on_what_to_say_and_zero_on_noise(tokenizer: SentencePie
     assert token_weights(rows, SFTConfig()).sum() == len(good) + len(skill)
 
 
+def episodes_only(rows: Rows) -> np.ndarray:
+    return np.zeros(len(rows), bool)
+
+
+def test_reading_questions_come_first_and_once(tokenizer: SentencePieceTokenizer) -> None:
+    settings = config(epochs=3, batch_tokens=360)
+    demos = [replace(DEMO, skill="mug " * n) for n in range(1, 5)]
+    rows = sft_rows(demos, make_context(tokenizer, settings), tokenizer)
+    reading = np.asarray([False, True, True, False])[rows.episode]
+    batches = sft_batches(rows, reading, settings)
+    lessons = [reading[rows.token_row[b.source[b.source >= 0]]].all() for b in batches]
+    first = lessons.index(False)
+    assert first > 0 and not any(lessons[first:])
+    seen = np.bincount(rows.token_row[np.concatenate([b.source[b.source >= 0] for b in batches])], minlength=len(rows))
+    np.testing.assert_array_equal(seen, rows.lengths * np.where(reading, 1, 3))
+
+
 def test_every_epoch_teaches_every_row_once_in_a_new_order(
     tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,13 +117,15 @@ def test_every_epoch_teaches_every_row_once_in_a_new_order(
     demos = [replace(DEMO, skill="mug " * n) for n in range(1, 12)]
     settings = config(epochs=2, batch_tokens=360)
     rows = sft_rows(demos, make_context(tokenizer, settings), tokenizer)
-    batches = sft_batches(rows, settings)
+    batches = sft_batches(rows, episodes_only(rows), settings)
     half = len(batches) // 2
-    epochs = [np.concatenate([b.source[b.source >= 0] for b in part]) for part in (batches[:half], batches[half:])]
+    epochs = [
+        np.concatenate([b.source[b.source >= 0] for b in part]) for part in (batches[:half], batches[half:])
+    ]
     for epoch in epochs:
         np.testing.assert_array_equal(np.sort(epoch), np.arange(len(rows.tokens)))
     assert not np.array_equal(*epochs)
-    again = sft_batches(rows, settings)
+    again = sft_batches(rows, episodes_only(rows), settings)
     assert all(np.array_equal(a.source, b.source) for a, b in zip(batches, again, strict=True))
 
 
@@ -109,18 +133,22 @@ def test_rows_with_nothing_to_teach_are_left_out(tokenizer: SentencePieceTokeniz
     settings = config("window", epochs=1)
     noise = replace(DEMO, imitate=(False, False), analysis="")
     context = make_context(tokenizer, settings)
-    assert sft_batches(sft_rows([noise], context, tokenizer), settings) == []
+    noisy = sft_rows([noise], context, tokenizer)
+    assert sft_batches(noisy, episodes_only(noisy), settings) == []
     rows = sft_rows([noise, DEMO], context, tokenizer)
-    taught = np.concatenate([b.source[b.source >= 0] for b in sft_batches(rows, settings)])
+    taught = np.concatenate([b.source[b.source >= 0] for b in sft_batches(rows, episodes_only(rows), settings)])
     assert set(rows.token_row[taught]) == {2, 4}  # the first turn of the second episode, and its analysis
     network = model(tokenizer)
     start = make_params(network)
     trained = train_sft(start, network, rows, [], settings)
     jax.tree.map(np.testing.assert_array_equal, trained, start)
-    assert sft_batches(sft_rows([], context, tokenizer), settings) == []
+    empty = sft_rows([], context, tokenizer)
+    assert sft_batches(empty, episodes_only(empty), settings) == []
 
 
-def test_the_gradient_is_that_of_the_weighted_mean_and_noise_has_no_part_in_it(tokenizer: SentencePieceTokenizer) -> None:
+def test_the_gradient_is_that_of_the_weighted_mean_and_noise_has_no_part_in_it(
+    tokenizer: SentencePieceTokenizer,
+) -> None:
     network, settings = model(tokenizer), config(observation_weight=0.2)
     params = make_params(network)
     rows = sft_rows([DEMO, replace(DEMO, skill="mug")], make_context(tokenizer, settings), tokenizer)
@@ -129,22 +157,28 @@ def test_the_gradient_is_that_of_the_weighted_mean_and_noise_has_no_part_in_it(t
     inputs = batch.take(rows.tokens), batch.positions, batch.segment_ids
     loss, grads = sft._gradient(params, network, *inputs, batch.take(weights))
     logprobs, _ = logprobs_of(params, network, *inputs, 1.0)
-    assert float(loss) == pytest.approx(-np.average(np.asarray(logprobs), weights=batch.take(weights)), rel=1e-5)
+    assert float(loss) == pytest.approx(
+        -np.average(np.asarray(logprobs), weights=batch.take(weights)), rel=1e-5
+    )
     # Only what is said is learned: with every trained token masked out, nothing moves.
     taught = (rows.kind == ACTION) | (rows.kind == SKILL)
     only = sft._gradient(params, network, *inputs, batch.take(np.where(taught, weights, 0)))
     strict = token_weights(rows, SFTConfig())
-    jax.tree.map(np.testing.assert_array_equal, only, sft._gradient(params, network, *inputs, batch.take(strict)))
+    jax.tree.map(
+        np.testing.assert_array_equal, only, sft._gradient(params, network, *inputs, batch.take(strict))
+    )
     assert not np.allclose(np.asarray(grads["embed"]), np.asarray(only[1]["embed"]))
 
 
-def test_training_learns_the_demonstration_and_leaves_the_start_alone(tokenizer: SentencePieceTokenizer) -> None:
+def test_training_learns_the_demonstration_and_leaves_the_start_alone(
+    tokenizer: SentencePieceTokenizer,
+) -> None:
     network, settings = model(tokenizer), config(epochs=25)
     params = make_params(network)
     kept = jax.tree.map(jnp.copy, params)
     rows = sft_rows([DEMO], make_context(tokenizer, settings), tokenizer)
     losses: list[float] = []
-    trained = train_sft(params, network, rows, sft_batches(rows, settings), settings, losses.append)
+    trained = train_sft(params, network, rows, sft_batches(rows, episodes_only(rows), settings), settings, losses.append)
     assert len(losses) == 25 and losses[-1] < 0.3 * losses[0] and np.isfinite(losses).all()
     jax.tree.map(np.testing.assert_array_equal, params, kept)
     assert jax.tree.structure(trained) == jax.tree.structure(params)

@@ -95,7 +95,10 @@ class ScriptedSampler:
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> SentencePieceTokenizer:
-    text = [json.dumps({"episode_summary": "s", "episode_skill": "win at once look"}), "A room. Your task is to: win"]
+    text = [
+        json.dumps({"episode_summary": "s", "episode_skill": "win at once look"}),
+        "A room. Your task is to: win",
+    ]
     return train_sentencepiece(text * 20, tmp_path_factory.mktemp("tokenizer"), 512)
 
 
@@ -121,9 +124,7 @@ def run_step(tokenizer: SentencePieceTokenizer, cfg: Config, monkeypatch: pytest
     monkeypatch.setattr(step_module, "draw_tasks", lambda *_: tasks)
     handed: list[tuple] = []
     update = step_module._update
-    monkeypatch.setattr(
-        step_module, "_update", lambda *args: (handed.append(args), update(*args))[1]
-    )
+    monkeypatch.setattr(step_module, "_update", lambda *args: (handed.append(args), update(*args))[1])
     params = init_params(model, jax.random.key(0))
     reference = jax.tree.map(lambda a: a + 0.01, params)
     state = create_state(params, make_optimizer("adamw", 0.0, 1.0))
@@ -141,7 +142,9 @@ def test_credit_of_two_tasks(tokenizer: SentencePieceTokenizer, monkeypatch: pyt
     half = 1 / sqrt(2)
     expected = [half, -half, 0.05 / (0.1 / sqrt(2) + 1e-6), -0.05 / (0.1 / sqrt(2) + 1e-6)]
     for e in range(4):
-        np.testing.assert_allclose(credit.advantages[(episode == e) & (kind == ACTION)], expected[e], rtol=2e-5)
+        np.testing.assert_allclose(
+            credit.advantages[(episode == e) & (kind == ACTION)], expected[e], rtol=2e-5
+        )
 
     # Replay gains. Task 0: p0 = 1/2, skills win 1 and 0 of 1: gains +1/2, -1/2. Task 1: p0 = 0, the one readable skill
     # wins: gain 1; the unreadable one gets -1 - 0.2. A_sk is the reward normalised within the task.
@@ -155,7 +158,9 @@ def test_credit_of_two_tasks(tokenizer: SentencePieceTokenizer, monkeypatch: pyt
     v = 0.75 * 0.25 + (1 / 6) * (5 / 6) / 2
     weights = [0.0, 0.0, 0.0, 0.02 / (v + 0.02)]  # episode 2 has no readable skill, so no teacher
     for e in range(4):
-        np.testing.assert_allclose(credit.trust[(episode == e) & (kind == ACTION)], weights[e], rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(
+            credit.trust[(episode == e) & (kind == ACTION)], weights[e], rtol=1e-5, atol=1e-7
+        )
     assert not credit.trust[kind != ACTION].any()
     assert not credit.advantages[kind == CONTEXT].any()
 

@@ -18,7 +18,9 @@ def ids(rng: np.random.Generator, n: int) -> np.ndarray:
     return rng.integers(1, VOCAB, n).astype(np.int32)
 
 
-def make_trajectory(rng: np.random.Generator, turns: int, writes: bool, conversation: bool, void: bool = False) -> Trajectory:
+def make_trajectory(
+    rng: np.random.Generator, turns: int, writes: bool, conversation: bool, void: bool = False
+) -> Trajectory:
     """A trajectory of random ids; in a conversation each prompt continues the last turn."""
     trajectory = Trajectory(TASK, 0, 0, 0, 0, status="env_error" if void else "won")
     head, skill_at = ids(rng, int(rng.integers(2, 9))), int(rng.integers(0, 3))
@@ -46,5 +48,7 @@ def unmerged(trajectory: Trajectory) -> list[Trajectory]:
 @st.composite
 def trajectories(draw: st.DrawFn, most: int = 6) -> list[Trajectory]:
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    shapes = draw(st.lists(st.tuples(st.integers(0, 4), st.booleans(), st.booleans(), st.integers(0, 5)), max_size=most))
+    shapes = draw(
+        st.lists(st.tuples(st.integers(0, 4), st.booleans(), st.booleans(), st.integers(0, 5)), max_size=most)
+    )
     return [make_trajectory(rng, turns, writes, talk, void == 0) for turns, writes, talk, void in shapes]

@@ -21,14 +21,15 @@ from rsipo_jax.text.tags import ACTION_CLOSE, ACTION_OPEN, THINK_CLOSE, THINK_OP
 # recover, and make the failures from which avoidance skills are written.
 NOISE = (0.0, 0.1, 0.25)
 
-LOOKS, QUESTIONS = 4, 8  # receptacles shown and things asked for in a reading question
+READING = "reading"  # the kind of a demonstration that is a question, not an episode
+LOOKS, QUESTIONS = 3, 8  # receptacles shown and things asked for in a reading question
 _NAMED = re.compile(r"\ba (([a-z]+) \d+)")
 
 
 @dataclass(frozen=True)
 class Demonstration:
     task_id: str
-    kind: str
+    kind: str  # task kind, or READING
     skill: str  # skill in context, "" for none
     observations: tuple[str, ...]  # n + 1
     admissible: tuple[tuple[str, ...], ...]  # n, what could be done at each turn
@@ -59,7 +60,7 @@ def demonstrations(game: Game, task: Task, seed: int, max_turns: int) -> Iterato
 
 
 def reading_questions(game: Game, task: Task, seed: int, count: int) -> Iterator[Demonstration]:
-    """`count` questions about what a look around shows: which of some things are there, which one, and where.
+    """`count` questions about what a look around shows: which of some things are there, and which one.
 
     A fresh network cannot read yet, and an episode asks it to find a word in a text only a few times. Here every few
     tokens do. Nothing but the text of the question is needed for the answer.
@@ -68,29 +69,29 @@ def reading_questions(game: Game, task: Task, seed: int, count: int) -> Iterator
     for number in range(count):
         rng = random.Random(f"{seed}/{task.id}/reading/{number}")
         texts = _look_around(game, rng)
-        seen = {kind: (name, where) for where, text in texts for name, kind in _NAMED.findall(text)}
+        seen = {kind: name for text in texts for name, kind in _NAMED.findall(text)}
         present = rng.sample(sorted(seen), min(len(seen), QUESTIONS // 2))
         absent = [kind for kind in rng.sample(kinds, len(kinds)) if kind not in seen][: QUESTIONS - len(present)]
         asked = rng.sample(present + absent, len(present + absent))
         answers = [
-            f"{seen[kind][0]} found at {seen[kind][1]}" if kind in seen else f"{kind} not found" for kind in asked
+            f"{seen[kind]} found" if kind in seen else f"{kind} not found" for kind in asked
         ]
-        question = "\n".join([*(text for _, text in texts), f"Which of these do you see: {', '.join(asked)}?"])
+        question = "\n".join([*texts, f"Which of these do you see: {', '.join(asked)}?"])
         yield Demonstration(
-            task.id, task.kind, "", (question, ""), ((),), (" " + ", ".join(answers),), (True,), False, ""
+            task.id, READING, "", (question, ""), ((),), (" " + ", ".join(answers),), (True,), False, ""
         )
 
 
-def _look_around(game: Game, rng: random.Random) -> list[tuple[str, str]]:
-    """Name and text of a few receptacles' insides, as the game tells them. No kind of thing is in two of them."""
-    episode, told, kinds = FastEpisode(game), list[tuple[str, str]](), set[str]()
+def _look_around(game: Game, rng: random.Random) -> list[str]:
+    """A few receptacles' insides, as the game tells them. No kind of thing is in two of them."""
+    episode, told, kinds = FastEpisode(game), list[str](), set[str]()
     for receptacle in rng.sample(game.receptacles, len(game.receptacles)):
-        text = episode.step(f"go to {receptacle.name}")
-        if f"open {receptacle.name}" in episode.admissible:
-            text = episode.step(f"open {receptacle.name}")
+        episode.step(f"go to {receptacle.name}")
+        episode.step(f"open {receptacle.name}")
+        text = episode.step(f"examine {receptacle.name}")
         inside = [kind for _, kind in _NAMED.findall(text)]
         if inside and not kinds & set(inside) and len(inside) == len(set(inside)):
-            told.append((receptacle.name, text))
+            told.append(text)
             kinds |= set(inside)
         if len(told) == LOOKS:
             break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 
@@ -95,24 +96,41 @@ def test_reading_questions_are_answered_by_their_own_text(index: int) -> None:
             if answer == f"{kind} not found":
                 assert f"a {kind} " not in text
             else:
-                name, _, where = answer.partition(" found at ")
-                line = next(line for line in text.splitlines() if f"a {name}" in line)
-                assert name.rsplit(" ", 1)[0] == kind and where in line
+                name = answer.removesuffix(" found")
+                assert name.rsplit(" ", 1)[0] == kind and f"a {name}" in text
 
 
 def test_tasks_are_chosen_by_seed_all_when_there_are_few() -> None:
     tasks = [Task(f"train/{i}", "kind", "train") for i in range(20)]
     some = chosen(tasks, 5, 0)
-    assert len(set(some)) == 5 and set(some) < set(tasks) and chosen(tasks, 5, 0) == some != chosen(tasks, 5, 1)
+    assert (
+        len(set(some)) == 5 and set(some) < set(tasks) and chosen(tasks, 5, 0) == some != chosen(tasks, 5, 1)
+    )
     assert set(chosen(tasks, 99, 0)) == set(tasks)
 
 
 def test_the_data_set_gives_back_what_was_played(tmp_path: Path) -> None:
     root = tmp_path / "games"
     generate_games(root, GamesConfig(train=4, valid_seen=1, valid_unseen=1, seed=6))
-    demos = load_demonstrations(tmp_path / "demos", root, SFTConfig(games=2, reading_questions=1), 0, TURNS)
+    cfg = SFTConfig(games=2, reading_questions=1)
+    demos = load_demonstrations(tmp_path / "demos", root, cfg, 0, TURNS)
     tasks = chosen(find_tasks(root, "train"), 2, 0)
     made = [demo for task in tasks for demo in demonstrations(load_game(root, task), task, 0, TURNS)]
     made += [demo for task in tasks for demo in reading_questions(load_game(root, task), task, 0, 1)]
     assert sorted(map(repr, demos)) == sorted(map(repr, made))
-    assert load_demonstrations(tmp_path / "demos", root, SFTConfig(games=2, reading_questions=1), 0, TURNS) == demos
+    assert load_demonstrations(tmp_path / "demos", root, cfg, 0, TURNS) == demos
+
+
+@pytest.mark.parametrize("index", range(12))
+def test_a_reading_question_is_answered_by_its_own_text(index: int) -> None:
+    questions = list(reading_questions(game(index), Task(f"train/{index}", "kind", "train"), 0, 3))
+    assert len({q.observations for q in questions}) == 3
+    for question in questions:
+        text, _, asked = question.observations[0].rpartition("\nWhich of these do you see: ")
+        (said,) = question.responses
+        kinds, answers = asked.removesuffix("?").split(", "), said.strip().split(", ")
+        assert len(set(kinds)) == len(kinds) == len(answers) and not question.skill and not question.analysis
+        for kind, answer in zip(kinds, answers, strict=True):
+            place = r"(?:On the ([a-z]+ \d+)|The ([a-z]+ \d+) is open\. In it)"
+            seen = re.search(rf"{place}, you see [^.]*\ba ({kind} \d+)", text)
+            assert answer == (f"{seen[3]} found at {seen[1] or seen[2]}" if seen else f"{kind} not found")
