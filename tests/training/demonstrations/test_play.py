@@ -121,16 +121,3 @@ def test_the_data_set_gives_back_what_was_played(tmp_path: Path) -> None:
     assert load_demonstrations(tmp_path / "demos", root, cfg, 0, TURNS) == demos
 
 
-@pytest.mark.parametrize("index", range(12))
-def test_a_reading_question_is_answered_by_its_own_text(index: int) -> None:
-    questions = list(reading_questions(game(index), Task(f"train/{index}", "kind", "train"), 0, 3))
-    assert len({q.observations for q in questions}) == 3
-    for question in questions:
-        text, _, asked = question.observations[0].rpartition("\nWhich of these do you see: ")
-        (said,) = question.responses
-        kinds, answers = asked.removesuffix("?").split(", "), said.strip().split(", ")
-        assert len(set(kinds)) == len(kinds) == len(answers) and not question.skill and not question.analysis
-        for kind, answer in zip(kinds, answers, strict=True):
-            place = r"(?:On the ([a-z]+ \d+)|The ([a-z]+ \d+) is open\. In it)"
-            seen = re.search(rf"{place}, you see [^.]*\ba ({kind} \d+)", text)
-            assert answer == (f"{seen[3]} found at {seen[1] or seen[2]}" if seen else f"{kind} not found")
