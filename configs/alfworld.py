@@ -43,7 +43,9 @@ TINY = Config(
     context=ContextConfig(kind="conversation", max_length=896, parser="strict"),
     rollout=RolloutConfig(tasks_per_step=8, group_size=8, max_new_tokens=24, slots=64),
     skill=SkillConfig(max_new_tokens=96),
-    train=TrainConfig(steps=20, learning_rate=3e-4, minibatch_rows=16, microbatch_tokens=3584, checkpoint_every=5),
+    train=TrainConfig(
+        steps=20, learning_rate=3e-4, minibatch_rows=16, microbatch_tokens=3584, checkpoint_every=5
+    ),
     sft=SFTConfig(
         games=400,
         reading_questions=20,
@@ -64,7 +66,10 @@ def _paper(checkpoint: str, max_prompt: int = 2048) -> Config:
         env=EnvConfig(engine="fast", max_turns=50),
         model=ModelSection(checkpoint=checkpoint, dtype="bfloat16"),
         context=ContextConfig(
-            kind="window", history=2, show_admissible=True, max_length=max_prompt + max_response + skill.max_new_tokens + REQUEST_TOKENS
+            kind="window",
+            history=2,
+            show_admissible=True,
+            max_length=max_prompt + max_response + skill.max_new_tokens + REQUEST_TOKENS,
         ),
         rollout=RolloutConfig(
             tasks_per_step=16,

@@ -15,7 +15,9 @@ from rsipo_jax.training import loop
 from rsipo_jax.validation import PANELS
 
 flags.DEFINE_enum("panel", "valid_unseen", PANELS, "Which games to play.")
-flags.DEFINE_integer("step", -1, "RL step whose checkpoint is measured; -1: the newest, 0: the SFT policy.", lower_bound=-1)
+flags.DEFINE_integer(
+    "step", -1, "RL step whose checkpoint is measured; -1: the newest, 0: the SFT policy.", lower_bound=-1
+)
 
 
 def main(config: Config, workdir: Path) -> None:

@@ -7,7 +7,6 @@ Code receives a `Config` (or one of its sections), never a ConfigDict. Formulas 
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 
 
@@ -15,7 +14,9 @@ from dataclasses import dataclass, field
 class EnvConfig:
     """The environment that acts back."""
 
-    engine: str = "fast"  # "fast": our own exact engine, in process; "textworld": the real one, in worker processes
+    engine: str = (
+        "fast"  # "fast": our own exact engine, in process; "textworld": the real one, in worker processes
+    )
     data: str = ""  # folder that holds json_2.1.1/; "" means $ALFWORLD_DATA, and without it generated games
     max_turns: int = 50  # actions an episode may take
     workers: int = 2  # worker processes of the textworld engine
@@ -44,7 +45,9 @@ class ModelSection:
     num_kv_heads: int = 0
     rope_theta: float = 10_000.0
     dtype: str = "float32"  # compute dtype of the forward pass: float32 or bfloat16; parameters stay float32
-    scan_layers: bool = True  # one compiled layer scanned over the stack; False unrolls (faster on CPU, slower to compile)
+    scan_layers: bool = (
+        True  # one compiled layer scanned over the stack; False unrolls (faster on CPU, slower to compile)
+    )
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,9 @@ class ContextConfig:
     kind: str = "conversation"  # "conversation": one growing sequence; "window": a fresh prompt with the last `history` turns
     history: int = 2  # observation/action pairs in a window prompt
     show_admissible: bool = False  # list the admissible actions in every observation
-    max_length: int = 1024  # tokens of prompt and response together, skill included; the sampler's cache holds this many
+    max_length: int = (
+        1024  # tokens of prompt and response together, skill included; the sampler's cache holds this many
+    )
     parser: str = "faithful"  # "faithful": the family's lenient rules; "strict": exactly one admissible action after the thought
 
 
@@ -126,12 +131,16 @@ class SFTConfig:
     """Cold start on demonstrations: acting, acting with a skill, writing a skill."""
 
     games: int = 0  # training games demonstrated; 0 skips the stage (the checkpoint is the SFT policy)
-    reading_questions: int = 0  # questions about observations for each of those games; they teach a fresh network to read
+    reading_questions: int = (
+        0  # questions about observations for each of those games; they teach a fresh network to read
+    )
     epochs: int = 3
     optimizer: str = "adamw"  # "adamw"; "muon" learns a fresh network in half the updates
     learning_rate: float = 5e-6
     batch_tokens: int = 8192
-    observation_weight: float = 0.0  # loss weight of environment text; > 0 teaches a fresh network the language
+    observation_weight: float = (
+        0.0  # loss weight of environment text; > 0 teaches a fresh network the language
+    )
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,9 @@ class Method(Protocol):
 def trajectory_advantages(outcomes: Outcomes) -> np.ndarray:
     """GRPO's advantage of each episode, float32 [E]."""
     advantages = group_advantages(
-        jnp.asarray(outcomes.returns), jnp.asarray(outcomes.group), outcomes.num_groups, jnp.asarray(outcomes.valid)
+        jnp.asarray(outcomes.returns),
+        jnp.asarray(outcomes.group),
+        outcomes.num_groups,
+        jnp.asarray(outcomes.valid),
     )
     return np.asarray(advantages, np.float32)

@@ -42,8 +42,10 @@ def make_console(file: IO[str] | None = None) -> Console:
     """The console of a run, writing to `file` (default: standard output)."""
     file = file or sys.stdout
     console = Console(file=file, highlight=False, force_jupyter=False)
-    return console if console.is_terminal else Console(
-        file=file, highlight=False, width=PLAIN_WIDTH, force_jupyter=False
+    return (
+        console
+        if console.is_terminal
+        else Console(file=file, highlight=False, width=PLAIN_WIDTH, force_jupyter=False)
     )
 
 
@@ -70,7 +72,9 @@ def progress(
     """
     if console.is_terminal:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=console, transient=transient) as bar:
+        with Progress(
+            *columns, TextColumn("left"), TimeRemainingColumn(), console=console, transient=transient
+        ) as bar:
             task = bar.add_task(label, total=total)
             yield lambda amount: bar.advance(task, amount)
         return

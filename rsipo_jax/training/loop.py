@@ -98,7 +98,8 @@ def evaluate(config: Config, workdir: Path, panel: str, step: int) -> None:
     step = max(kept, default=-1) if step < 0 else step
     if step not in kept:
         raise ConfigError(
-            f"{workdir} has no checkpoint of step {step}: choose --step from {kept}" if kept
+            f"{workdir} has no checkpoint of step {step}: choose --step from {kept}"
+            if kept
             else f"{workdir} has no policy yet: let launch/train.py finish its SFT stage there first"
         )
     root = setup.prepare_games(config, workdir)
@@ -116,13 +117,22 @@ def evaluate(config: Config, workdir: Path, panel: str, step: int) -> None:
         agent.pool.close()
         checkpoints.close()
     measured = score(games, episodes).record()
-    record = {"panel": panel, "hash": games.hash, "step": step, "stage": "rl" if step else "sft", "score": measured}
+    record = {
+        "panel": panel,
+        "hash": games.hash,
+        "step": step,
+        "stage": "rl" if step else "sft",
+        "score": measured,
+    }
     console.print(panel_table([record]))
     console.print(panel_line(record), soft_wrap=True)
     console.print(f"panel hash {games.hash}")
     for earlier in read_records(workdir / "evaluation.jsonl"):
         if (earlier["panel"], earlier["step"]) == (panel, step):
-            same = plain(list(map(vars, episodes)), "episodes") == earlier["episodes"] and games.hash == earlier["hash"]
+            same = (
+                plain(list(map(vars, episodes)), "episodes") == earlier["episodes"]
+                and games.hash == earlier["hash"]
+            )
             console.print("equal to the run's own record" if same else "DIFFERS from the run's own record")
 
 
@@ -142,7 +152,7 @@ def _reinforce(
     planned = episodes * (1 + config.skill.replays * method.writes_skills)
     for step in range(log.last_step + 1, cfg.steps + 1):
         with progress(console, f"step {step}: episodes", planned, transient=True) as advance:
-            result = train_step(learner, state, prior, step, lambda _: advance(1))  # noqa: B023 (used up within)
+            result = train_step(learner, state, prior, step, lambda _: advance(1))
         state, prior = result.state, result.prior
         record = log.step(
             step, result.metrics, result.seconds, result.tokens_per_second, result.episodes, result.skills
@@ -157,14 +167,20 @@ def _reinforce(
 
 
 def _measure(
-    console: Console, log: RunLog, agent: Agent, params: Params, panels: Mapping[str, Panel], step: int, name: str
+    console: Console,
+    log: RunLog,
+    agent: Agent,
+    params: Params,
+    panels: Mapping[str, Panel],
+    step: int,
+    name: str,
 ) -> None:
     """Plays and records each panel that this run has not measured yet at this step and stage."""
     for panel in panels.values():
         if (record := log.measured(step, name, panel.name)) is None:
             agent.sampler.load(params)
             with progress(console, f"{panel.name}: games", len(panel.tasks)) as advance:
-                episodes = play_panel(agent, panel, step, lambda _: advance(1))  # noqa: B023 (used up within)
+                episodes = play_panel(agent, panel, step, lambda _: advance(1))
             record = log.evaluation(
                 step, name, panel.name, panel.hash, score(panel, episodes).record(), list(map(vars, episodes))
             )
@@ -196,7 +212,9 @@ def report(workdir: Path, panels: tuple[str, ...], files: Mapping[str, Path]) ->
     skills = read_records(workdir / "skills.jsonl")
     figures = {"curves": save_curves(workdir)} if steps else {}
     shown = [r for r in evaluations if r["panel"] in panels]
-    return summary(shown, differences, steps, skills, {**files, **figures, "checkpoints": workdir / "checkpoints"})
+    return summary(
+        shown, differences, steps, skills, {**files, **figures, "checkpoints": workdir / "checkpoints"}
+    )
 
 
 def _open_log(config: Config, workdir: Path, checkpoints: Checkpoints) -> RunLog:

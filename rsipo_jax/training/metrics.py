@@ -52,7 +52,10 @@ def step_metrics(
     """
     played = [t for t in trajectories if not t.void]
     turns = [turn for t in played for turn in t.turns]
-    total = {name: float(sum(np.asarray(getattr(s, name), np.float64) for s in sums)) for name in Sums.__annotations__}
+    total = {
+        name: float(sum(np.asarray(getattr(s, name), np.float64) for s in sums))
+        for name in Sums.__annotations__
+    }
     actions, written = max(total["actions"], 1.0), max(total["skills"], 1.0)
     metrics = {
         "success": _mean([t.won for t in played]),

@@ -32,7 +32,12 @@ from rsipo_jax.training.demonstrations.play import READING, Demonstration
 from rsipo_jax.training.sft import sft_batches, sft_rows, train_sft
 from rsipo_jax.validation import ConfigError
 
-GAMES, DEMONSTRATIONS, TOKENIZER, SFT = MADE = ("games", "demonstrations", "tokenizer", "sft")  # folders of the workdir
+GAMES, DEMONSTRATIONS, TOKENIZER, SFT = MADE = (
+    "games",
+    "demonstrations",
+    "tokenizer",
+    "sft",
+)  # folders of the workdir
 DURING = "valid_seen_during"  # the panel measured between RL steps: some of the valid_seen games
 
 
@@ -69,9 +74,7 @@ def prepare_demonstrations(config: Config, workdir: Path, root: Path) -> list[De
     """The expert episodes of the SFT stage; none when `sft.games` is 0."""
     if not config.sft.games:
         return []
-    return load_demonstrations(
-        workdir / DEMONSTRATIONS, root, config.sft, config.seed, config.env.max_turns
-    )
+    return load_demonstrations(workdir / DEMONSTRATIONS, root, config.sft, config.seed, config.env.max_turns)
 
 
 def prepare_network(config: Config, workdir: Path, demos: list[Demonstration]) -> Network:

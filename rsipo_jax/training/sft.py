@@ -102,7 +102,9 @@ def sft_batches(rows: Rows, reading: np.ndarray, config: Config) -> list[MicroBa
     batches: list[MicroBatch] = []
     if len(lessons):
         longest = int(rows.lengths[lessons].max())
-        batches += _epoch(rows, lessons, -(-longest // BIN_STEP) * BIN_STEP, config, (config.seed, READING_EPOCH))
+        batches += _epoch(
+            rows, lessons, -(-longest // BIN_STEP) * BIN_STEP, config, (config.seed, READING_EPOCH)
+        )
     for epoch in range(config.sft.epochs):
         batches += _epoch(rows, episodes, config.context.max_length, config, (config.seed, epoch))
     return batches

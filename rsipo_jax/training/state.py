@@ -38,9 +38,7 @@ def make_optimizer(name: str, weight_decay: float, grad_clip: float) -> optax.Gr
         )
     else:
         rule = optax.scale_by_adam(b1=0.9, b2=0.999)
-    return optax.chain(
-        optax.clip_by_global_norm(grad_clip), rule, optax.add_decayed_weights(weight_decay)
-    )
+    return optax.chain(optax.clip_by_global_norm(grad_clip), rule, optax.add_decayed_weights(weight_decay))
 
 
 def _layer_matrices(params: Params) -> Params:

@@ -106,7 +106,9 @@ def train_step(
     with phases("update"):
         state, sums, norms = _update(learner, state, rows, scores, credit, step)
 
-    metrics = step_metrics(trajectories, replays, skills, outcomes, evidence, rows, scores, credit, sums, norms, config)
+    metrics = step_metrics(
+        trajectories, replays, skills, outcomes, evidence, rows, scores, credit, sums, norms, config
+    )
     sampled = sum(len(turn.response) for t in (*trajectories, *replays) for turn in t.turns)
     sampled += int((rows.kind == SKILL).sum())
     return StepResult(
@@ -157,7 +159,12 @@ def _scores(learner: Learner, params: Params, rows: Rows, skills: Sequence[Skill
 
     def scored(params: Params, rows: Rows) -> np.ndarray:
         return score(
-            params, model, rows, config.context.max_length, config.train.microbatch_tokens, config.rollout.temperature
+            params,
+            model,
+            rows,
+            config.context.max_length,
+            config.train.microbatch_tokens,
+            config.rollout.temperature,
         )
 
     # In float32 the sampler's log-probabilities are the scoring pass's (a test holds them together); in bfloat16 the two

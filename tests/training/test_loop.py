@@ -117,7 +117,7 @@ def test_a_checkpoint_that_is_not_there_is_one_sentence(finished: Path) -> None:
 
 def test_other_settings_in_the_same_workdir_are_refused(finished: Path) -> None:
     other = dataclasses.replace(config(), method="grpo")
-    with pytest.raises(ConfigError, match="method is 'grpo', but the run in .* was started with 'rsipo'"):
+    with pytest.raises(ConfigError, match=r"method is 'grpo', but the run in .* was started with 'rsipo'"):
         loop.run(other, finished)
 
 

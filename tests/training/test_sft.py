@@ -106,7 +106,9 @@ def test_reading_questions_come_first_and_once(tokenizer: SentencePieceTokenizer
     lessons = [reading[rows.token_row[b.source[b.source >= 0]]].all() for b in batches]
     first = lessons.index(False)
     assert first > 0 and not any(lessons[first:])
-    seen = np.bincount(rows.token_row[np.concatenate([b.source[b.source >= 0] for b in batches])], minlength=len(rows))
+    seen = np.bincount(
+        rows.token_row[np.concatenate([b.source[b.source >= 0] for b in batches])], minlength=len(rows)
+    )
     np.testing.assert_array_equal(seen, rows.lengths * np.where(reading, 1, 3))
 
 
@@ -136,7 +138,9 @@ def test_rows_with_nothing_to_teach_are_left_out(tokenizer: SentencePieceTokeniz
     noisy = sft_rows([noise], context, tokenizer)
     assert sft_batches(noisy, episodes_only(noisy), settings) == []
     rows = sft_rows([noise, DEMO], context, tokenizer)
-    taught = np.concatenate([b.source[b.source >= 0] for b in sft_batches(rows, episodes_only(rows), settings)])
+    taught = np.concatenate(
+        [b.source[b.source >= 0] for b in sft_batches(rows, episodes_only(rows), settings)]
+    )
     assert set(rows.token_row[taught]) == {2, 4}  # the first turn of the second episode, and its analysis
     network = model(tokenizer)
     start = make_params(network)
@@ -178,7 +182,9 @@ def test_training_learns_the_demonstration_and_leaves_the_start_alone(
     kept = jax.tree.map(jnp.copy, params)
     rows = sft_rows([DEMO], make_context(tokenizer, settings), tokenizer)
     losses: list[float] = []
-    trained = train_sft(params, network, rows, sft_batches(rows, episodes_only(rows), settings), settings, losses.append)
+    trained = train_sft(
+        params, network, rows, sft_batches(rows, episodes_only(rows), settings), settings, losses.append
+    )
     assert len(losses) == 25 and losses[-1] < 0.3 * losses[0] and np.isfinite(losses).all()
     jax.tree.map(np.testing.assert_array_equal, params, kept)
     assert jax.tree.structure(trained) == jax.tree.structure(params)

@@ -70,8 +70,9 @@ class Planner:
 class SearchingExpert:
     """Plays from what observations have shown so far.
 
-    It looks into the likely receptacles in the order in which the room lists them, from a place chosen by
-    `rng` and around: a habit that is easy to pick up, with room to improve on. `avoid` names receptacles taken to hold nothing wanted, as a skill may say.
+    It looks into the likely receptacles in the order in which the room lists them, from a place chosen by `rng`
+    and around: a habit that is easy to pick up, with room to improve on. `avoid` names receptacles taken to hold
+    nothing wanted, as a skill may say.
     """
 
     def __init__(self, game: Game, rng: random.Random, avoid: Collection[str] = ()) -> None:

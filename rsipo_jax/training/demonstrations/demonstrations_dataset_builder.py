@@ -66,7 +66,9 @@ def chosen(tasks: Sequence[Task], count: int, seed: int) -> list[Task]:
     return random.Random(f"{seed}/demonstrated").sample(list(tasks), min(count, len(tasks)))
 
 
-def load_demonstrations(folder: Path, root: Path, sft: SFTConfig, seed: int, max_turns: int) -> list[Demonstration]:
+def load_demonstrations(
+    folder: Path, root: Path, sft: SFTConfig, seed: int, max_turns: int
+) -> list[Demonstration]:
     """Builds the data set in `folder` unless it is there, and reads it, in a fixed order."""
     builder = AlfworldDemonstrations(
         root=root,

@@ -71,11 +71,11 @@ def reading_questions(game: Game, task: Task, seed: int, count: int) -> Iterator
         texts = _look_around(game, rng)
         seen = {kind: name for text in texts for name, kind in _NAMED.findall(text)}
         present = rng.sample(sorted(seen), min(len(seen), QUESTIONS // 2))
-        absent = [kind for kind in rng.sample(kinds, len(kinds)) if kind not in seen][: QUESTIONS - len(present)]
-        asked = rng.sample(present + absent, len(present + absent))
-        answers = [
-            f"{seen[kind]} found" if kind in seen else f"{kind} not found" for kind in asked
+        absent = [kind for kind in rng.sample(kinds, len(kinds)) if kind not in seen][
+            : QUESTIONS - len(present)
         ]
+        asked = rng.sample(present + absent, len(present + absent))
+        answers = [f"{seen[kind]} found" if kind in seen else f"{kind} not found" for kind in asked]
         question = "\n".join([*texts, f"Which of these do you see: {', '.join(asked)}?"])
         yield Demonstration(
             task.id, READING, "", (question, ""), ((),), (" " + ", ".join(answers),), (True,), False, ""

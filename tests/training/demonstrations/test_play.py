@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from pathlib import Path
 
@@ -119,5 +118,3 @@ def test_the_data_set_gives_back_what_was_played(tmp_path: Path) -> None:
     made += [demo for task in tasks for demo in reading_questions(load_game(root, task), task, 0, 1)]
     assert sorted(map(repr, demos)) == sorted(map(repr, made))
     assert load_demonstrations(tmp_path / "demos", root, cfg, 0, TURNS) == demos
-
-
