@@ -48,7 +48,7 @@ TINY = Config(
     ),
     sft=SFTConfig(
         games=400,
-        reading_questions=20,
+        reading_questions=16,
         epochs=2,
         optimizer="muon",
         learning_rate=5e-3,

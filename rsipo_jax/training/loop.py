@@ -220,8 +220,10 @@ def report(workdir: Path, panels: tuple[str, ...], files: Mapping[str, Path]) ->
 def _open_log(config: Config, workdir: Path, checkpoints: Checkpoints) -> RunLog:
     """A new log, or that of the run in `workdir`, cut back to its last checkpoint."""
     settings = dataclasses.asdict(config)
-    # A run that failed before it made anything leaves its settings only: a corrected one may start there.
-    started = any((workdir / name).exists() for name in (*RECORDS, *setup.MADE))
+    # A run that failed before it made anything leaves its settings only: a corrected one may start there. And a folder
+    # with no settings but with what an earlier run made (say, a copied sft/) is a start from there.
+    made = any((workdir / name).exists() for name in (*RECORDS, *setup.MADE))
+    started = made and (workdir / "config.json").exists()
     try:
         return RunLog.open(workdir, settings, resume_step=(checkpoints.latest() or 0) if started else None)
     except ValueError as error:

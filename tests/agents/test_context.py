@@ -243,7 +243,7 @@ def test_a_window_analysis_numbers_its_steps_cuts_observations_and_leaves_out_th
         "Task: put a clean mug in desk.\nResult: failure\nStep 1\nObservation: You are in the middle of a roo ..."
     )
     assert (
-        "Step 3\nObservation: seen 2 mug mug mug mug mug mu ...\nResponse: r2 (malformed action)\nStep 4"
+        "Step 3\nObservation: seen 2 mug mug mug mug mug mug ...\nResponse: r2 (malformed action)\nStep 4"
         in text
     )
     assert text.endswith(analysis_request(False)) and BANNER not in text

@@ -134,7 +134,7 @@ def test_two_episodes_of_one_address_are_refused(tokenizer: SentencePieceTokeniz
 def test_a_real_policy_plays_the_same_episodes_in_three_slots_and_in_eight(
     tokenizer: SentencePieceTokenizer, kind: str
 ) -> None:
-    model = ModelConfig(tokenizer.vocab_size, 32, 48, 2, 2, 1, 16, scan_layers=False)
+    model = ModelConfig(tokenizer.vocab_size, 32, 48, 1, 2, 1, 16, scan_layers=False)
     config = make_config(kind, rollout__max_new_tokens=6, env__max_turns=3)
     params, context = make_params(model), make_context(tokenizer, config)
     fates = ["never", "win:2", "fail:1", "never", "win:1", "never", "fail:0", "win:9", "win:2", "never"]

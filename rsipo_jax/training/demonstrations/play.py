@@ -8,10 +8,11 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from rsipo_jax.agents.prompts import task_of
+from rsipo_jax.agents.prompts import task_of, without_banner
 from rsipo_jax.envs.alfworld.engine import FastEpisode, intro
 from rsipo_jax.envs.alfworld.experts import ExpertStep, SearchingExpert
 from rsipo_jax.envs.alfworld.game import Game
+from rsipo_jax.envs.alfworld.vocabulary import FURNITURE
 from rsipo_jax.envs.protocol import Task
 from rsipo_jax.skills.annotator import annotate, searched_in_vain, workflow
 from rsipo_jax.skills.parsing import parse_skill
@@ -60,26 +61,43 @@ def demonstrations(game: Game, task: Task, seed: int, max_turns: int) -> Iterato
 
 
 def reading_questions(game: Game, task: Task, seed: int, count: int) -> Iterator[Demonstration]:
-    """`count` questions about what a look around shows: which of some things are there, and which one.
+    """`count` questions about texts of the game, in turns about a look around and about the first observation.
 
-    A fresh network cannot read yet, and an episode asks it to find a word in a text only a few times. Here every few
-    tokens do. Nothing but the text of the question is needed for the answer.
+    Which of some things are there, and which one? What is the task? A fresh network cannot read yet, and an episode asks
+    it to find a word in a text only a few times; here every few tokens do, in the words of thoughts. Nothing but the
+    question is needed for the answer.
     """
-    kinds = sorted({thing.kind for thing in game.things})
+    things = sorted({thing.kind for thing in game.things})
+    furniture = sorted({kind.lower() for room in FURNITURE.values() for kind in room})
     for number in range(count):
         rng = random.Random(f"{seed}/{task.id}/reading/{number}")
-        texts = _look_around(game, rng)
-        seen = {kind: name for text in texts for name, kind in _NAMED.findall(text)}
+        if number % 2 == 0:
+            text, kinds, asking, answers = "\n".join(_look_around(game, rng)), things, "Which", []
+        else:
+            text, kinds, asking = without_banner(intro(game)), furniture, "What is the task, and which"
+            answers = [_task_in_short(game)]
+        seen: dict[str, str] = {}
+        for name, kind in _NAMED.findall(text):
+            seen.setdefault(kind, name)
         present = rng.sample(sorted(seen), min(len(seen), QUESTIONS // 2))
-        absent = [kind for kind in rng.sample(kinds, len(kinds)) if kind not in seen][
-            : QUESTIONS - len(present)
-        ]
-        asked = rng.sample(present + absent, len(present + absent))
-        answers = [f"{seen[kind]} found" if kind in seen else f"{kind} not found" for kind in asked]
-        question = "\n".join([*texts, f"Which of these do you see: {', '.join(asked)}?"])
+        absent = [kind for kind in rng.sample(kinds, len(kinds)) if kind not in seen]
+        asked = rng.sample(
+            present + absent[: QUESTIONS - len(present)], min(QUESTIONS, len(present) + len(absent))
+        )
+        answers += [f"{seen[kind]} found" if kind in seen else f"{kind} not found" for kind in asked]
+        question = f"{text}\n{asking} of these do you see: {', '.join(asked)}?"
         yield Demonstration(
             task.id, READING, "", (question, ""), ((),), (" " + ", ".join(answers),), (True,), False, ""
         )
+
+
+def _task_in_short(game: Game) -> str:
+    """The goal in the words of an expert's thoughts."""
+    goal = game.goal
+    if goal.treatment == "light":
+        return f"{goal.thing} held, use {goal.target}"
+    steps = [f"{goal.thing} held", *([goal.treatment] if goal.treatment else []), f"put in {goal.target}"]
+    return ", ".join([*steps, *([f"second {goal.thing}"] if goal.count > 1 else [])])
 
 
 def _look_around(game: Game, rng: random.Random) -> list[str]:
