@@ -44,7 +44,7 @@ TINY = Config(
     rollout=RolloutConfig(tasks_per_step=8, group_size=8, max_new_tokens=24, slots=64),
     skill=SkillConfig(max_new_tokens=96),
     train=TrainConfig(
-        steps=20, learning_rate=3e-4, minibatch_rows=16, microbatch_tokens=3584, checkpoint_every=5
+        steps=30, learning_rate=2e-4, minibatch_rows=16, microbatch_tokens=3584, checkpoint_every=5
     ),
     sft=SFTConfig(
         games=400,
