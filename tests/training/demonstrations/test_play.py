@@ -86,12 +86,16 @@ def test_demonstrations_depend_on_seed_and_task_alone() -> None:
 
 @pytest.mark.parametrize("index", range(12))
 def test_reading_questions_are_answered_by_their_own_text(index: int) -> None:
-    for demo in reading_questions(game(index), Task(f"train/{index}", "kind", "train"), 0, 4):
-        text, _, question = demo.observations[0].partition("\nWhich of these do you see: ")
+    for number, demo in enumerate(reading_questions(game(index), Task(f"train/{index}", "kind", "train"), 0, 4)):
+        text, _, question = demo.observations[0].rpartition(" of these do you see: ")
         asked = question.rstrip("?").split(", ")
         answers = demo.responses[0].strip().split(", ")
-        assert 1 < len(asked) == len(answers) <= QUESTIONS
-        for kind, answer in zip(asked, answers, strict=True):
+        if number % 2:
+            said, goal = ", ".join(answers[: -len(asked)]), game(index).goal
+            assert said.startswith(f"{goal.thing} held") and goal.target in said
+            assert goal.treatment in ("", "light") or f", {goal.treatment}, " in said
+        assert 1 < len(asked) <= QUESTIONS
+        for kind, answer in zip(asked, answers[-len(asked) :], strict=True):
             if answer == f"{kind} not found":
                 assert f"a {kind} " not in text
             else:
