@@ -111,6 +111,7 @@ class LossConfig:
     kl: float = 0.01  # beta, k3 estimate against the SFT policy
     entropy: float = 0.0
     distill: float = 0.03  # lambda: weight of the trusted teacher-student log-ratio
+    mean_norm: bool = False  # trajectory advantages without the division by the group's standard deviation
     distill_clip: float = 5.0  # delta_max
 
 

@@ -20,7 +20,9 @@ from rsipo_jax.config import SkillConfig
 EPSILON = 1e-6  # added to the standard deviation of a group
 
 
-def group_advantages(returns: ArrayLike, group_ids: ArrayLike, num_groups: int, valid: ArrayLike) -> Array:
+def group_advantages(
+    returns: ArrayLike, group_ids: ArrayLike, num_groups: int, valid: ArrayLike, mean_norm: bool = False
+) -> Array:
     """(R - mean) / (std + 1e-6) within each group; std unbiased (GRPO, DeepSeekMath arXiv 2402.03300).
 
     A group whose valid returns are all equal gets exactly 0. A group drawn with a single member has nothing
@@ -33,6 +35,7 @@ def group_advantages(returns: ArrayLike, group_ids: ArrayLike, num_groups: int, 
         group_ids: int [N] in [0, num_groups).
         num_groups: static.
         valid: bool [N]; False rows are not part of their group's statistics and get 0.
+        mean_norm: leave out the division by the std: a group that differs in small things only then counts for little.
 
     Returns:
         [N] advantages.
@@ -48,6 +51,8 @@ def group_advantages(returns: ArrayLike, group_ids: ArrayLike, num_groups: int, 
     deviation = jnp.where(valid, below - mean[ids], 0.0)
     std = jnp.sqrt(total(deviation**2) / jnp.maximum(count - 1.0, 1.0))
     alone = drawn[ids] == 1.0
+    if mean_norm:
+        return jnp.where(alone & valid, returns, deviation)
     return jnp.where(alone & valid, returns, deviation) / (jnp.where(alone, 1.0, std[ids]) + EPSILON)
 
 

@@ -20,6 +20,7 @@ class Outcomes:
     group: np.ndarray  # int32 [E], index of the task
     valid: np.ndarray  # bool [E], False for episodes the environment voided
     num_groups: int
+    mean_norm: bool = False  # see `group_advantages`
 
 
 @dataclass(frozen=True)
@@ -65,5 +66,6 @@ def trajectory_advantages(outcomes: Outcomes) -> np.ndarray:
         jnp.asarray(outcomes.group),
         outcomes.num_groups,
         jnp.asarray(outcomes.valid),
+        outcomes.mean_norm,
     )
     return np.asarray(advantages, np.float32)

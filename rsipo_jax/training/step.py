@@ -76,7 +76,9 @@ def train_step(
         group = np.repeat(np.arange(len(tasks), dtype=np.int32), config.rollout.group_size)
         plan = [Episode(tasks[x], int(x), i % config.rollout.group_size) for i, x in enumerate(group)]
         trajectories = rollout(agent, plan, ACT, step, config.rollout.temperature, on_done)
-        outcomes = Outcomes(_returns(trajectories, agent), group, _valid(trajectories), len(tasks))
+        outcomes = Outcomes(
+            _returns(trajectories, agent), group, _valid(trajectories), len(tasks), config.loss.mean_norm
+        )
 
     skills: list[Skill] = []
     replays: list[Trajectory] = []

@@ -147,3 +147,10 @@ def test_skill_advantages_ignore_the_baseline_and_affine_shrinkage() -> None:
     np.testing.assert_allclose(advantages(0.4 * (p1 - 0.25) + 0.6 * 0.1), advantages(p1), atol=2e-5)
     assert (advantages(np.full(8, 0.1)) == 0).all()
     assert (advantages(p1)[3:5] == advantages(p1).max()).all()
+
+
+def test_mean_norm_is_the_return_minus_the_mean_of_its_group() -> None:
+    returns, groups = np.array([1.0, 0.0, 0.0, -0.05, 0.0, 9.0]), np.array([0, 0, 0, 1, 1, 1])
+    valid = np.array([True, True, True, True, True, False])
+    advantages = group_advantages(returns, groups, 2, valid, mean_norm=True)
+    np.testing.assert_allclose(advantages, [2 / 3, -1 / 3, -1 / 3, -0.025, 0.025, 0.0], atol=1e-7)
