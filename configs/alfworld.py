@@ -41,10 +41,20 @@ TINY = Config(
     ),
     tokenizer=TokenizerConfig(vocab_size=1024),
     context=ContextConfig(kind="conversation", max_length=896, parser="strict"),
-    rollout=RolloutConfig(tasks_per_step=8, group_size=8, max_new_tokens=24, slots=64),
+    rollout=RolloutConfig(
+        tasks_per_step=8,
+        group_size=8,
+        max_new_tokens=24,
+        slots=64,
+        win_reward=1.0,
+        invalid_penalty=0.01,
+    ),
     skill=SkillConfig(max_new_tokens=96),
+    # Most groups lose whole at first and differ in malformed actions only: divided by their tiny standard deviation,
+    # these would drown the few wins.
+    loss=LossConfig(mean_norm=True, kl=0.002),
     train=TrainConfig(
-        steps=30, learning_rate=2e-4, minibatch_rows=16, microbatch_tokens=3584, checkpoint_every=5
+        steps=24, learning_rate=3e-4, minibatch_rows=16, microbatch_tokens=3584, checkpoint_every=5
     ),
     sft=SFTConfig(
         games=400,
