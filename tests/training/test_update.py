@@ -37,6 +37,7 @@ from tests.training.trajectories import VOCAB, make_trajectory, trajectories, un
 MODEL = replace(SMALL, num_layers=1)
 LENGTH, ETA, TEMPERATURE = 64, 0.3, 0.8
 LOSS = LossConfig(kl=0.05, entropy=0.02, distill=0.4)
+PLAIN = replace(LOSS, kl=0.0, entropy=0.0, distill=0.0)  # the policy's surrogate alone
 
 
 @cache
@@ -162,11 +163,6 @@ def test_micro_batches_add_up_to_the_batch() -> None:
         parts, again = gradient(rows, scores, credit, tokens)
         assert_close(parts, whole, 1e-6)
         assert again == pytest.approx(sums, abs=1e-4)
-    alone, again = gradient(
-        rows, scores, credit, 1, length=int(rows.lengths.max())
-    )  # a row (almost) alone in its bin
-    assert_close(alone, whole, 1e-6)
-    assert again == pytest.approx(sums, abs=1e-4)
     assert sums["actions"] == (rows.kind == ACTION).sum() and sums["skills"] == (rows.kind == SKILL).sum()
 
 
@@ -225,20 +221,15 @@ def test_without_eta_skill_tokens_train_nothing_and_with_it_they_train_alone() -
         np.testing.assert_array_equal, same, gradient(rows, scores, Credit(other, credit.trust), eta=0.0)[0]
     )
     # Action tokens worth nothing: what is left is eta times the loss of the skill tokens.
-    policy_only = replace(LOSS, kl=0.0, entropy=0.0)
     silent = Credit(np.where(rows.kind == SKILL, credit.advantages, 0), np.zeros_like(credit.trust))
-    once, twice = (gradient(rows, scores, silent, cfg=policy_only, eta=eta)[0] for eta in (0.2, 0.4))
-    assert float(optax.tree.norm(once)) > 1e-3
-    assert_close(jax.tree.map(lambda g: 2 * g, once), twice, 1e-6)
-    assert not any(
-        np.any(g) for g in jax.tree.leaves(gradient(rows, scores, silent, cfg=policy_only, eta=0.0)[0])
-    )
+    half, whole = (gradient(rows, scores, silent, cfg=PLAIN, eta=eta)[0] for eta in (0.5, 1.0))
+    assert float(optax.tree.norm(half)) > 1e-3
+    assert_close(jax.tree.map(lambda g: 2 * g, half), whole, 1e-6)
 
 
 def test_on_policy_the_gradient_is_the_policy_gradient() -> None:
     rows, scores, credit = usual()
-    plain = replace(LOSS, kl=0.0, entropy=0.0, distill=0.0)
-    found, sums = gradient(rows, scores, credit, cfg=plain, eta=1.0)
+    found, sums = gradient(rows, scores, credit, cfg=PLAIN, eta=1.0)
     (micro,) = pack(rows.starts, range(len(rows)), LENGTH, 4 * LENGTH)
     weight = np.zeros(len(rows.tokens), np.float32)
     for kind in (ACTION, SKILL):

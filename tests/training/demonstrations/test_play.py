@@ -86,7 +86,9 @@ def test_demonstrations_depend_on_seed_and_task_alone() -> None:
 
 @pytest.mark.parametrize("index", range(12))
 def test_reading_questions_are_answered_by_their_own_text(index: int) -> None:
-    for number, demo in enumerate(reading_questions(game(index), Task(f"train/{index}", "kind", "train"), 0, 4)):
+    for number, demo in enumerate(
+        reading_questions(game(index), Task(f"train/{index}", "kind", "train"), 0, 4)
+    ):
         text, _, question = demo.observations[0].rpartition(" of these do you see: ")
         asked = question.rstrip("?").split(", ")
         answers = demo.responses[0].strip().split(", ")
