@@ -14,12 +14,18 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from ml_collections import ConfigDict
 
+from rsipo_jax import methods
+from rsipo_jax.agents import actions
 from rsipo_jax.agents.context import REQUEST_TOKENS
 from rsipo_jax.config import Config
+from rsipo_jax.skills import trust
 from rsipo_jax.validation import (
     CHOICES,
+    METHODS,
+    PARSERS,
     RANGES,
     SIZES,
+    TRUST_FUNCTIONS,
     WINDOW_ONLY,
     ConfigError,
     keys,
@@ -178,3 +184,10 @@ def test_a_whole_number_may_stand_for_a_float_and_a_list_for_a_tuple() -> None:
 def test_to_config_dict_round_trips() -> None:
     config = ALFWORLD["PRESETS"]["tiny"]
     assert validated(to_config_dict(config)) == config
+
+
+def test_the_known_names_are_those_of_the_registries() -> None:
+    """Validation lists what the layers above it register; the two must not drift apart."""
+    assert set(METHODS) == set(methods.METHODS)
+    assert set(PARSERS) == set(actions.PARSERS)
+    assert set(TRUST_FUNCTIONS) == set(trust.WEIGHTS)

@@ -92,6 +92,7 @@ class ProcessPool:
 
     def _serve(self, slots: Iterable[int]) -> dict[int, Observation]:
         """Bring each slot's worker up to date with its episode; the answer is the latest observation."""
+        slots = list(slots)
         for slot in slots:
             self._workers[slot % len(self._workers)].waiting.append(slot)
         answers: dict[int, Observation] = {}
@@ -105,7 +106,8 @@ class ProcessPool:
                     self._receive(number, answers)
                 elif self._workers[number].deadline < time.monotonic():
                     self._replace(number, f"no answer within {self._timeout_s:g} s", answers)
-        return answers
+        # In the order asked for, not in that of the workers' answers: nothing downstream may depend on timing.
+        return {slot: answers[slot] for slot in slots}
 
     def _send_next(self, number: int, answers: dict[int, Observation]) -> None:
         worker = self._workers[number]

@@ -27,7 +27,8 @@ class Outcomes:
 class SkillEvidence:
     """The skill that episode e wrote, and what its replays showed."""
 
-    valid: np.ndarray  # bool [E]
+    written: np.ndarray  # bool [E], the policy wrote one (there was room, and the episode was not void)
+    valid: np.ndarray  # bool [E], it can be read
     rewards: np.ndarray  # float32 [E], see `advantages.skill_rewards`
     gains: ReplayGains
     trust: Trust  # per task

@@ -32,8 +32,8 @@ class RSIPO:
 
 def skill_advantages(outcomes: Outcomes, skills: SkillEvidence) -> np.ndarray:
     """A_sk of each episode's skill, float32 [E]: rewards normalised over the skills of one task."""
-    # A readable skill whose replays were all voided has no reward: it is left out of its group.
-    known = outcomes.valid & (~skills.valid | np.asarray(skills.gains.skill_measured))
+    # Out of its group stay a skill that was never written, and a readable one whose replays were all voided.
+    known = outcomes.valid & skills.written & (~skills.valid | np.asarray(skills.gains.skill_measured))
     advantages = group_advantages(
         jnp.asarray(skills.rewards), jnp.asarray(outcomes.group), outcomes.num_groups, jnp.asarray(known)
     )

@@ -10,6 +10,8 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -71,10 +73,14 @@ class SentencePieceTokenizer:
     def save(self, folder: str | Path) -> None:
         """See `Tokenizer.save`."""
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / MODEL).write_bytes(self._model)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        (draft / MODEL).write_bytes(self._model)
         marker = {"kind": "sentencepiece", "vocab_size": self.vocab_size}
-        (folder / MARKER).write_text(json.dumps(marker) + "\n", encoding="utf-8")
+        (draft / MARKER).write_text(json.dumps(marker) + "\n", encoding="utf-8")
+        if folder.exists():
+            shutil.rmtree(folder)
+        draft.rename(folder)  # complete or absent, whenever the run is killed
 
     @classmethod
     def load(cls, folder: str | Path) -> SentencePieceTokenizer:

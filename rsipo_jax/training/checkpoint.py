@@ -36,7 +36,8 @@ class Checkpoints:
             optimizer=ocp.args.StandardSave((state.opt_state, state.updates)),
             prior=ocp.args.StandardSave(prior),
         )
-        self._manager.save(step, args=items)
+        if not self._manager.save(step, args=items):
+            raise RuntimeError(f"no checkpoint of step {step} was saved beside those of steps {self.steps()}")
 
     def restore(self, step: int, state: TrainState, prior: PriorState) -> tuple[TrainState, PriorState]:
         """The state and prior of a checkpoint, in the structure and placement of those given."""

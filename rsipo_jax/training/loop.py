@@ -89,51 +89,50 @@ def run(config: Config, workdir: Path) -> None:
 def evaluate(config: Config, workdir: Path, panel: str, step: int) -> None:
     """Plays a panel with a checkpoint of the run in `workdir` and compares with what the run recorded.
 
-    `step` -1 is the newest checkpoint, 0 the SFT policy. Nothing is written. Raises ConfigError when there is no such
+    `step` -1 is the newest checkpoint, 0 the SFT policy. No record is written. Raises ConfigError when there is no such
     checkpoint.
     """
     console = make_console()
-    checkpoints = Checkpoints(workdir)
-    kept = [0, *checkpoints.steps()] if (workdir / "sft").exists() else []
-    step = max(kept, default=-1) if step < 0 else step
-    if step not in kept:
+    if not (workdir / setup.SFT).exists():
         raise ConfigError(
-            f"{workdir} has no checkpoint of step {step}: choose --step from {kept}"
-            if kept
-            else f"{workdir} has no policy yet: let launch/train.py finish its SFT stage there first"
+            f"{workdir} has no policy yet: let launch/train.py finish its SFT stage there first"
         )
-    root = setup.prepare_games(config, workdir)
-    network = setup.load_network(config, workdir)
-    params = setup.load_sft(workdir, network)
-    if step:
-        params = checkpoints.restore_params(step, params)
-    agent = setup.make_agent(config, root, network)
-    try:
+    with ExitStack() as stack:
+        checkpoints = stack.enter_context(closing(Checkpoints(workdir)))
+        kept = [0, *checkpoints.steps()]
+        step = max(kept) if step < 0 else step
+        if step not in kept:
+            raise ConfigError(f"{workdir} has no checkpoint of step {step}: choose --step from {kept}")
+        root = setup.prepare_games(config, workdir)
+        network = setup.load_network(config, workdir)
+        params = setup.load_sft(workdir, network)
+        if step:
+            params = checkpoints.restore_params(step, params)
+        agent = setup.make_agent(config, root, network)
+        stack.callback(agent.pool.close)
         agent.sampler.load(params)
         games = make_panel(panel, find_tasks(root, panel))
         with progress(console, f"{panel}: games", len(games.tasks)) as advance:
             episodes = play_panel(agent, games, step, lambda _: advance(1))
-    finally:
-        agent.pool.close()
-        checkpoints.close()
-    measured = score(games, episodes).record()
     record = {
         "panel": panel,
         "hash": games.hash,
         "step": step,
         "stage": "rl" if step else "sft",
-        "score": measured,
+        "score": score(games, episodes).record(),
     }
     console.print(panel_table([record]))
     console.print(panel_line(record), soft_wrap=True)
     console.print(f"panel hash {games.hash}")
-    for earlier in read_records(workdir / "evaluation.jsonl"):
-        if (earlier["panel"], earlier["step"]) == (panel, step):
-            same = (
-                plain(list(map(vars, episodes)), "episodes") == earlier["episodes"]
-                and games.hash == earlier["hash"]
-            )
-            console.print("equal to the run's own record" if same else "DIFFERS from the run's own record")
+    recorded = [
+        r for r in read_records(workdir / "evaluation.jsonl") if (r["panel"], r["step"]) == (panel, step)
+    ]
+    if not recorded:
+        console.print("the run has no record of this panel at this step")
+    for earlier in recorded:
+        same = plain(list(map(vars, episodes)), "episodes") == earlier["episodes"]
+        same &= games.hash == earlier["hash"]
+        console.print("equal to the run's own record" if same else "DIFFERS from the run's own record")
 
 
 def _reinforce(
@@ -224,6 +223,10 @@ def _open_log(config: Config, workdir: Path, checkpoints: Checkpoints) -> RunLog
     # with no settings but with what an earlier run made (say, a copied sft/) is a start from there.
     made = any((workdir / name).exists() for name in (*RECORDS, *setup.MADE))
     started = made and (workdir / "config.json").exists()
+    if not started and checkpoints.latest() is not None:
+        raise ConfigError(
+            f"{workdir} holds checkpoints without the records of their run: choose another --workdir, or delete them"
+        )
     try:
         return RunLog.open(workdir, settings, resume_step=(checkpoints.latest() or 0) if started else None)
     except ValueError as error:

@@ -81,6 +81,8 @@ def prepare_network(config: Config, workdir: Path, demos: list[Demonstration]) -
     """The network before SFT. A fresh one has its tokenizer trained on the demonstrations, unless that is done."""
     folder = workdir / TOKENIZER
     if not config.model.checkpoint and not folder.exists():
+        if (workdir / SFT).exists():
+            raise ConfigError(f"{workdir} holds a policy in {SFT}/ without its {TOKENIZER}/: copy both")
         train_sentencepiece(_texts(demos), folder, config.tokenizer.vocab_size)
     return load_network(config, workdir)
 
@@ -126,7 +128,9 @@ def sft_policy(
         return load_sft(workdir, network)
     params = network.params
     if demos:
-        rows = sft_rows(demos, make_context(network.tokenizer, config), network.tokenizer)
+        rows = sft_rows(
+            demos, make_context(network.tokenizer, config), network.tokenizer, config.context.parser
+        )
         reading = np.asarray([demo.kind == READING for demo in demos])[rows.episode]
         batches = sft_batches(rows, reading, config)
         with progress(len(batches)) as advance:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rsipo_jax.agents.actions import parse_faithful
+from rsipo_jax.agents.actions import PARSERS
 from rsipo_jax.agents.context import Context
 from rsipo_jax.agents.trajectory import Trajectory, Turn
 from rsipo_jax.config import Config, SFTConfig
@@ -30,15 +30,20 @@ BIN_STEP = 64  # the bins of reading questions are a multiple of this long
 READING_EPOCH = 1_000_000  # seeds their order; no epoch of episodes has this number
 
 
-def as_trajectory(demo: Demonstration, context: Context, tokenizer: Tokenizer) -> Trajectory:
-    """A demonstration as the trajectory a policy would have left, up to where the context's room ends."""
+def as_trajectory(
+    demo: Demonstration, context: Context, tokenizer: Tokenizer, parser: str = "faithful"
+) -> Trajectory:
+    """A demonstration as the trajectory a policy would have left, up to where the context's room ends.
+
+    `parser` names the rule by which responses become commands (`agents.actions.PARSERS`), as RL will apply it.
+    """
     trajectory = Trajectory(Task(demo.task_id, demo.kind, "train"), 0, 0, 0, 0, demo.skill, won=demo.won)
     for i, text in enumerate(demo.responses):
         trajectory.observations.append(demo.observations[i])
         prompt = context.acting(trajectory, demo.admissible[i])
         if prompt is None:
             return trajectory
-        tokens, parsed = _response(text, tokenizer), parse_faithful(text, demo.admissible[i])
+        tokens, parsed = _response(text, tokenizer), PARSERS[parser](text, demo.admissible[i])
         unscored = np.zeros(len(tokens), np.float32)
         turn = Turn(
             prompt, tokens, unscored, text, parsed.command, parsed.valid, parsed.admissible, demo.imitate[i]
@@ -55,9 +60,11 @@ def _response(text: str, tokenizer: Tokenizer) -> np.ndarray:
     return np.asarray([*tokenizer.encode(text), tokenizer.stop_ids[0]], np.int32)
 
 
-def sft_rows(demos: Sequence[Demonstration], context: Context, tokenizer: Tokenizer) -> Rows:
+def sft_rows(
+    demos: Sequence[Demonstration], context: Context, tokenizer: Tokenizer, parser: str = "faithful"
+) -> Rows:
     """Training rows of all demonstrations."""
-    return rows_from([as_trajectory(demo, context, tokenizer) for demo in demos])
+    return rows_from([as_trajectory(demo, context, tokenizer, parser) for demo in demos])
 
 
 def token_weights(rows: Rows, cfg: SFTConfig) -> np.ndarray:

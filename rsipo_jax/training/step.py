@@ -152,7 +152,8 @@ def _weigh(
     prior = update_prior(prior, *counts, config.trust)
     chars = np.asarray([len(skill.text) for skill in skills])
     rewards = np.asarray(skill_rewards(gains.skill_gain, readable, chars, config.skill), np.float32)
-    return SkillEvidence(readable, rewards, gains, trust(prior, *counts, config.trust)), prior
+    written = np.asarray([t.writing is not None for t in trajectories])
+    return SkillEvidence(written, readable, rewards, gains, trust(prior, *counts, config.trust)), prior
 
 
 def _scores(learner: Learner, params: Params, rows: Rows, skills: Sequence[Skill]) -> TokenScores:
@@ -172,7 +173,7 @@ def _scores(learner: Learner, params: Params, rows: Rows, skills: Sequence[Skill
     # In float32 the sampler's log-probabilities are the scoring pass's (a test holds them together); in bfloat16 the two
     # differ by rounding, which would look like a policy change, so the behaviour policy is scored again.
     old = rows.logprobs if model.dtype == "float32" else scored(params, rows)
-    ref = scored(learner.reference, rows) if config.loss.kl > 0 else old
+    ref = scored(learner.reference, rows)
     teacher = old.copy()
     if skills:
         blocks = [learner.agent.context.skill_tokens(skill.text if skill.valid else "") for skill in skills]

@@ -30,6 +30,8 @@ class Diary:
                 os.kill(os.getpid(), signal.SIGKILL)
             case "hang":
                 time.sleep(60)
+            case "slow":
+                time.sleep(0.5)
             case "raise":
                 raise RuntimeError("out of ink")
             case "process id":
@@ -70,6 +72,12 @@ def test_every_slot_has_its_own_environment(pool: ProcessPool) -> None:
         3: "d3 z",
     }
     assert texts(pool.reset({4: diary("new")})) == {4: "new"}
+
+
+def test_answers_come_in_the_order_of_the_questions(pool: ProcessPool) -> None:
+    """Not in that of the workers' answers: slot assignments further on would depend on timing."""
+    pool.reset({slot: diary(f"d{slot}") for slot in range(4)})
+    assert list(pool.step({0: "slow", 3: "a", 1: "a", 2: "a"})) == [0, 3, 1, 2]
 
 
 def test_a_killed_worker_costs_its_own_slot_only(pool: ProcessPool) -> None:

@@ -115,6 +115,24 @@ def test_a_checkpoint_that_is_not_there_is_one_sentence(finished: Path) -> None:
         loop.evaluate(config(), finished, "valid_unseen", 7)
 
 
+def test_checkpoints_without_their_records_are_refused(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished / "checkpoints", tmp_path / "checkpoints")
+    with pytest.raises(ConfigError, match="holds checkpoints without the records of their run"):
+        loop.run(config(), tmp_path)
+
+
+def test_a_policy_is_not_taken_without_its_tokenizer(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished / "sft", tmp_path / "sft")
+    with pytest.raises(ConfigError, match=r"in sft/ without its tokenizer/: copy both"):
+        loop.run(config(), tmp_path)
+
+
+def test_there_is_nothing_to_evaluate_before_sft(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has no policy yet"):
+        loop.evaluate(config(), tmp_path, "valid_unseen", -1)
+    assert not list(tmp_path.iterdir())
+
+
 def test_other_settings_in_the_same_workdir_are_refused(finished: Path) -> None:
     other = dataclasses.replace(config(), method="grpo")
     with pytest.raises(ConfigError, match=r"method is 'grpo', but the run in .* was started with 'rsipo'"):

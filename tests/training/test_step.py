@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import pytest
 
-from rsipo_jax.agents.context import make_context
+from rsipo_jax.agents.context import Conversation, make_context
 from rsipo_jax.agents.rollout import ACT, REPLAY, WRITE, Agent
 from rsipo_jax.config import (
     Config,
@@ -176,6 +176,25 @@ def test_credit_of_two_tasks(tokenizer: SentencePieceTokenizer, monkeypatch: pyt
     assert result.metrics["valid_actions"] == pytest.approx(7 / 8)
     assert [s["gain"] for s in result.skills] == [0.5, -0.5, None, 1.0]
     assert float(result.prior.N) == 2.0
+
+
+def test_a_skill_never_written_leaves_the_others_alone(
+    tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without room for the request an episode has no skill, and its group is the others."""
+    monkeypatch.setattr(
+        "rsipo_jax.agents.context.Conversation.analysis",
+        lambda self, t, original=Conversation.analysis: (
+            None if (t.group, t.rollout) == (1, 0) else original(self, t)
+        ),
+    )
+    result, _, rows, _, credit = run_step(tokenizer, config(), monkeypatch)
+    assert not credit.advantages[
+        (rows.token_episode == 3) & (rows.kind == SKILL)
+    ].any()  # alone in its group now
+    assert credit.advantages[(rows.token_episode == 0) & (rows.kind == SKILL)].all()
+    assert result.metrics["valid_skills"] == 1.0
+    assert result.skills[2]["status"] == "no_room"
 
 
 def test_replays_read_the_skill_and_students_do_not(
