@@ -228,7 +228,7 @@ belief = trust(update_prior(PriorState.zero(), *counts, config.trust), *counts, 
 rewards = np.asarray(skill_rewards(gains.skill_gain, every, np.full(4, 80), config.skill))
 
 outcomes = Outcomes(config.rollout.win_reward * won.astype(np.float32), group, every, num_groups=1)
-evidence = SkillEvidence(every, rewards, gains, belief)
+evidence = SkillEvidence(every, every, rewards, gains, belief)
 # two tokens an episode: one of an action, one of the skill written at its end
 tokens = Tokens(np.repeat(np.arange(4), 2), action=np.tile([True, False], 4), skill=np.tile([False, True], 4))
 
