@@ -24,6 +24,8 @@ REQUEST_TOKENS = 64  # room for the words around a skill, or for the request to 
 class Context(Protocol):
     """`None` from either method means that the episode has no room left."""
 
+    max_length: int  # tokens of a prompt and its response together
+
     def acting(self, trajectory: Trajectory, admissible: Sequence[str]) -> Prompt | None:
         """The prompt of the next turn, given that `trajectory.observations` ends with what has to be answered."""
 

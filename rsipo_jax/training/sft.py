@@ -52,7 +52,8 @@ def as_trajectory(
     trajectory.observations.append(demo.observations[-1])
     if demo.analysis and (prompt := context.analysis(trajectory)) is not None:
         tokens = _response(demo.analysis, tokenizer)
-        trajectory.writing = Turn(prompt, tokens, np.zeros(len(tokens), np.float32), demo.analysis)
+        if len(prompt.tokens) + len(tokens) <= context.max_length:
+            trajectory.writing = Turn(prompt, tokens, np.zeros(len(tokens), np.float32), demo.analysis)
     return trajectory
 
 
