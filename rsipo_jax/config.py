@@ -136,7 +136,7 @@ class SFTConfig:
         0  # questions about observations for each of those games; they teach a fresh network to read
     )
     epochs: int = 3
-    optimizer: str = "adamw"  # "adamw"; "muon" learns a fresh network in half the updates
+    optimizer: str = "adamw"  # "adamw" or "muon", which learned a fresh network faster
     learning_rate: float = 5e-6
     batch_tokens: int = 8192
     observation_weight: float = (

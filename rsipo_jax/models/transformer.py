@@ -47,7 +47,7 @@ def init_params(config: ModelConfig, key: jax.Array) -> Params:
 
     The usual constant 0.02 is the same thing at a width of 2,500; a narrow network learns far more slowly from it. The
     first head of each key/value group starts with W_q = W_k (mimetic initialisation, arXiv 2305.09828): it attends to
-    tokens like the present one, so that looking a word up in the context need not be discovered first.
+    tokens like the present one. Its benefit is not established here.
     """
     c, n = config, config.num_layers
     q_dim, kv_dim = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
