@@ -45,9 +45,7 @@ class ModelConfig:
 def init_params(config: ModelConfig, key: jax.Array) -> Params:
     """Fresh float32 parameters: normal(1/sqrt(hidden_size)), residual outputs 1/sqrt(2 layers) of that, norms at one.
 
-    The usual constant 0.02 is the same thing at a width of 2,500; a narrow network learns far more slowly from it. The
-    first head of each key/value group starts with W_q = W_k (mimetic initialisation, arXiv 2305.09828): it attends to
-    tokens like the present one. Its benefit is not established here.
+    The usual constant 0.02 is the same thing at a width of 2,500; a narrow network learns far more slowly from it.
     """
     c, n = config, config.num_layers
     q_dim, kv_dim = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
@@ -69,9 +67,6 @@ def init_params(config: ModelConfig, key: jax.Array) -> Params:
         "w_up": normal((n, c.hidden_size, c.intermediate_size)),
         "w_down": normal((n, c.intermediate_size, c.hidden_size), out_scale),
     }
-    queries = layers["wq"].reshape(n, c.hidden_size, c.num_kv_heads, -1, c.head_dim)
-    alike = layers["wk"].reshape(n, c.hidden_size, c.num_kv_heads, c.head_dim)
-    layers["wq"] = queries.at[:, :, :, 0].set(alike).reshape(n, c.hidden_size, q_dim)
     if c.qkv_bias:
         layers |= {"bq": jnp.zeros((n, q_dim)), "bk": jnp.zeros((n, kv_dim)), "bv": jnp.zeros((n, kv_dim))}
     if c.qk_norm:

@@ -17,6 +17,7 @@ from rsipo_jax.envs.protocol import Task
 from rsipo_jax.models.transformer import ModelConfig, Params
 from rsipo_jax.text.tokenizer import Tokenizer
 from rsipo_jax.training.demonstrations.play import Demonstration
+from rsipo_jax.training.orders import order_stream
 from rsipo_jax.training.packing import MicroBatch, pack
 from rsipo_jax.training.rows import ACTION, CONTEXT, SKILL, Rows, rows_from
 from rsipo_jax.training.state import TrainState, cosine, create_state, make_optimizer
@@ -27,7 +28,6 @@ WEIGHT_DECAY = 0.01
 GRAD_CLIP = 1.0
 PACKING_POOL = 256  # rows packed together
 BIN_STEP = 64  # the bins of reading questions are a multiple of this long
-READING_EPOCH = 1_000_000  # seeds their order; no epoch of episodes has this number
 
 
 def as_trajectory(
@@ -110,18 +110,17 @@ def sft_batches(rows: Rows, reading: np.ndarray, config: Config) -> list[MicroBa
     batches: list[MicroBatch] = []
     if len(lessons):
         longest = int(rows.lengths[lessons].max())
-        batches += _epoch(
-            rows, lessons, -(-longest // BIN_STEP) * BIN_STEP, config, (config.seed, READING_EPOCH)
-        )
+        order = order_stream(config.seed, "reading questions")
+        batches += _epoch(rows, lessons, -(-longest // BIN_STEP) * BIN_STEP, config, order)
     for epoch in range(config.sft.epochs):
-        batches += _epoch(rows, episodes, config.context.max_length, config, (config.seed, epoch))
+        order = order_stream(config.seed, "demonstrations", epoch)
+        batches += _epoch(rows, episodes, config.context.max_length, config, order)
     return batches
 
 
 def _epoch(
-    rows: Rows, members: np.ndarray, length: int, config: Config, seed: tuple[int, int]
+    rows: Rows, members: np.ndarray, length: int, config: Config, rng: np.random.Generator
 ) -> list[MicroBatch]:
-    rng = np.random.default_rng(seed)
     order = rng.permutation(members).tolist()
     # Packing sorts by length; within pools of shuffled rows, so that every epoch mixes them anew.
     pools = [order[i : i + PACKING_POOL] for i in range(0, len(order), PACKING_POOL)]

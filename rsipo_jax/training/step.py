@@ -23,6 +23,7 @@ from rsipo_jax.models.transformer import ModelConfig, Params
 from rsipo_jax.skills.trust import PriorState, trust, update_prior
 from rsipo_jax.skills.writing import Skill, write_skills
 from rsipo_jax.training.metrics import Phases, step_metrics
+from rsipo_jax.training.orders import order_stream
 from rsipo_jax.training.packing import pack
 from rsipo_jax.training.rows import ACTION, SKILL, Rows, rows_from, teacher_rows
 from rsipo_jax.training.state import TrainState, make_optimizer, warmup
@@ -188,7 +189,7 @@ def _update(
     """One epoch over the rows in shuffled mini-batches. Returns the state, sums per micro-batch, norms per update."""
     config = learner.agent.config
     cfg = config.train
-    order = np.random.default_rng((config.seed, step)).permutation(len(rows))
+    order = order_stream(config.seed, "rows", step).permutation(len(rows))
     size = cfg.minibatch_rows or max(len(rows), 1)
     rate = jnp.float32(warmup(step - 1, cfg.steps, cfg.learning_rate, cfg.warmup_ratio))
     optimizer = make_optimizer("adamw", cfg.weight_decay, cfg.grad_clip)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from rsipo_jax.envs.protocol import Task
+from rsipo_jax.training.orders import order_stream
 
 
 def draw_tasks(tasks: Sequence[Task], count: int, seed: int, step: int) -> list[Task]:
@@ -16,7 +15,7 @@ def draw_tasks(tasks: Sequence[Task], count: int, seed: int, step: int) -> list[
     """
     places = range((step - 1) * count, step * count)
     orders = {
-        epoch: np.random.default_rng((seed, epoch)).permutation(len(tasks))
+        epoch: order_stream(seed, "tasks", epoch).permutation(len(tasks))
         for epoch in {place // len(tasks) for place in places}
     }
     return [tasks[orders[place // len(tasks)][place % len(tasks)]] for place in places]
