@@ -1,30 +1,52 @@
-"""Measures the policy of a run: python launch/evaluate.py --workdir=FOLDER --panel=valid_unseen [--step=N]
+"""Measures policies on panels of games.
 
-Plays the panel with the newest checkpoint (or that of --step; 0 is the SFT policy) and says whether the result is the
-one the run recorded.
+    python launch/evaluate.py --workdir=FOLDER --panel=valid_unseen [--step=N]   a checkpoint of a run
+    python launch/evaluate.py --policy=planner [--panel=train]                   the optimal planner, and an expert
+    python launch/evaluate.py --compare A B                                      two runs, game by game
+
+The first plays the panel with the newest checkpoint (or that of --step; 0 is the SFT policy) and says whether the result
+is the one the run recorded. The second needs no run: it plays the games of --config (default configs/alfworld.py), of
+--workdir, or of $ALFWORLD_DATA. The third reads the records of two workdirs and plays nothing.
 """
 
 from pathlib import Path
 
 import jax
 from absl import flags
-from flags import run
+from flags import errors_as_sentences, no_more, parse, settings
 
-from rsipo_jax.config import Config
-from rsipo_jax.training import loop
-from rsipo_jax.validation import PANELS
+from rsipo_jax.evaluation.panels import SPLITS
+from rsipo_jax.training.evaluate import compare, evaluate, evaluate_planner
+from rsipo_jax.validation import ConfigError
 
-flags.DEFINE_enum("panel", "valid_unseen", PANELS, "Which games to play.")
+flags.DEFINE_enum("panel", "valid_unseen", list(SPLITS), "Which games to play.")
 flags.DEFINE_integer(
     "step", -1, "RL step whose checkpoint is measured; -1: the newest, 0: the SFT policy.", lower_bound=-1
 )
+flags.DEFINE_enum("policy", "checkpoint", ["checkpoint", "planner"], "Who plays.")
+flags.DEFINE_string("compare", "", "Compares the records of two runs: --compare WORKDIR WORKDIR.")
+
+DEFAULT_CONFIG = Path(__file__).parents[1] / "configs" / "alfworld.py"
 
 
-def main(config: Config, workdir: Path) -> None:
+def main() -> None:
+    rest = parse()
+    if flags.FLAGS.compare:
+        if len(rest) != 1:
+            raise ConfigError("--compare needs two runs: --compare WORKDIR WORKDIR")
+        compare(Path(flags.FLAGS.compare), Path(rest[0]))
+        return
+    no_more(rest)
+    if flags.FLAGS.policy == "planner":
+        config, workdir = settings(default=str(DEFAULT_CONFIG))
+        evaluate_planner(config, workdir, flags.FLAGS.panel)
+        return
+    config, workdir = settings()
     jax.config.update("jax_compilation_cache_dir", str((workdir / "compiled").resolve()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    loop.evaluate(config, workdir, flags.FLAGS.panel, flags.FLAGS.step)
+    evaluate(config, workdir, flags.FLAGS.panel, flags.FLAGS.step)
 
 
 if __name__ == "__main__":
-    run(main)
+    with errors_as_sentences():
+        main()

@@ -2,7 +2,8 @@
 
 A launcher is a `main(config, workdir)` handed to `run`, which parses and validates first. Whatever is wrong
 with the command line or the settings ends as one sentence on stderr and exit code 2, before anything is
-computed. A launcher that needs more flags defines them with `absl.flags` before it calls `run`.
+computed. A launcher that needs more flags defines them with `absl.flags` before it calls `run`; one that does
+several jobs puts the parts of `run` together itself.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from absl import app, flags
@@ -38,28 +40,46 @@ def run(main: Callable[[Config, Path], None]) -> None:
     Without `--config` the settings are those of an earlier run, `config.json` in `--workdir`. Exits with
     code 2 and one sentence for a ConfigError, also for one that `main` raises.
     """
+    with errors_as_sentences():
+        no_more(parse())
+        main(*settings())
+
+
+@contextmanager
+def errors_as_sentences() -> Iterator[None]:
+    """Ends the program with code 2 and one sentence when a ConfigError is raised inside."""
     try:
-        config, workdir = _parsed(sys.argv)
-        main(config, workdir)
+        yield
     except ConfigError as error:
         print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
         sys.exit(2)
 
 
-def _parsed(argv: list[str]) -> tuple[Config, Path]:
-    source = _config_source(argv)
+def parse() -> list[str]:
+    """Parses the command line into `flags.FLAGS` and returns the arguments that are no flags. Raises ConfigError."""
+    source = _config_source(sys.argv)
     app.define_help_flags()
     try:
-        rest = flags.FLAGS(argv)
+        return list(flags.FLAGS(sys.argv)[1:])
     except flags.IllegalFlagValueError as error:
         raise _illegal_value(error, source) from error
     except flags.Error as error:
         raise ConfigError(f"the command line is wrong: {_one_line(error)}") from error
     except (SyntaxError, ImportError, AttributeError) as error:
         raise ConfigError(f"--config={source} cannot be loaded: {_one_line(error)}") from error
-    if len(rest) > 1:
-        raise ConfigError(f"{rest[1]!r} is not a flag: flags are given as --name=value")
+
+
+def no_more(rest: Sequence[str]) -> None:
+    """Raises ConfigError when arguments are left over."""
+    if rest:
+        raise ConfigError(f"{rest[0]!r} is not a flag: flags are given as --name=value")
+
+
+def settings(default: str = "") -> tuple[Config, Path]:
+    """The validated settings and the workdir. `default` is the config file used when neither is named. Raises ConfigError."""
     workdir = flags.FLAGS.workdir
+    if flags.FLAGS.config is None and not workdir and default:
+        flags.FLAGS["config"].parse(default)
     if flags.FLAGS.config is None:
         config = _earlier(workdir)
     else:

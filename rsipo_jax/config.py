@@ -148,7 +148,10 @@ class SFTConfig:
 class EvalConfig:
     every: int = 5  # RL steps between evaluations on the `during` panel; 0 never
     during: int = 64  # games of that panel, spread evenly over the sorted valid_seen games
-    panels: tuple[str, ...] = ("valid_seen", "valid_unseen")  # panels measured before and after RL
+    panels: tuple[str, ...] = (
+        "valid_seen",
+        "valid_unseen",
+    )  # measured before and after RL; also train_probe, literature
     temperature: float = 0.4
 
 

@@ -24,7 +24,7 @@ PARSERS = ("faithful", "strict")
 TRUST_FUNCTIONS = ("pos_mean", "prob", "prob_excess", "reliability", "raw", "one", "zero")
 OPTIMIZERS = ("adamw", "muon")
 DTYPES = ("float32", "bfloat16")
-PANELS = ("valid_seen", "valid_unseen")
+PANELS = ("valid_seen", "valid_unseen", "train_probe", "literature")
 
 # Sizes of a fresh network, which a checkpoint brings with it.
 SIZES = ("hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads")

@@ -1,25 +1,41 @@
 """A panel: the fixed, hashed set of games an evaluation plays.
 
 Invariant: a panel's tasks are sorted by id and each occurs exactly once, so two runs whose panels have the
-same hash played the same games and may be compared game by game.
+same hash played the same games and may be compared game by game. The one exception is `literature`, the
+sampled protocol of published rows, which says so wherever it is shown.
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from rsipo_jax.envs.protocol import Task
+
+PROBE = 128  # games of train_probe
+DRAWS = 128  # games of one literature evaluation: the family's val_data_size
+
+# panel -> the split it plays
+SPLITS = {
+    "train": "train",
+    "train_probe": "train",
+    "valid_seen": "valid_seen",
+    "valid_unseen": "valid_unseen",
+    "literature": "valid_seen",
+}
 
 
 @dataclass(frozen=True)
 class Panel:
-    """The games of one evaluation; build it with `make_panel`, which sorts them."""
+    """The games of one evaluation; build it with `build_panel` or `make_panel`, which sort them."""
 
-    name: str  # names the split; metrics of the panel carry it
-    tasks: tuple[Task, ...]  # strictly increasing by id
+    name: str  # metrics of the panel carry it
+    tasks: tuple[Task, ...]  # increasing by id, strictly so unless the games are drawn
+    drawn: str = ""  # how the games were drawn, with repetitions; "" when every game is played once
 
     def __post_init__(self) -> None:
         if not self.tasks:
@@ -28,7 +44,7 @@ class Panel:
                 "or generate more games"
             )
         for left, right in itertools.pairwise(self.tasks):
-            if left.id == right.id:
+            if left.id == right.id and not self.drawn:
                 raise ValueError(
                     f"panel {self.name!r} holds game {left.id!r} twice: every game is played exactly once"
                 )
@@ -42,10 +58,27 @@ class Panel:
         """sha256 (hex) of the sorted task ids joined by newlines, UTF-8; the name does not enter it."""
         return hashlib.sha256("\n".join(task.id for task in self.tasks).encode()).hexdigest()
 
-    @property
-    def short_hash(self) -> str:
-        """The first 12 hex digits of `hash`, for people."""
-        return self.hash[:12]
+    def draws(self) -> list[tuple[Task, int]]:
+        """Every task with how often it occurred before: (id, draw) names an episode of the panel."""
+        seen: dict[str, int] = {}
+        rows = []
+        for task in self.tasks:
+            rows.append((task, seen.get(task.id, 0)))
+            seen[task.id] = rows[-1][1] + 1
+        return rows
+
+
+def build_panel(name: str, find: Callable[[str], Sequence[Task]], seed: int, step: int) -> Panel:
+    """The panel of that name in `SPLITS`; `find(split)` gives a split's games.
+
+    valid_seen, valid_unseen and train are all games of the split; train_probe is `PROBE` of the training games, spread
+    evenly, to tell what was learned by heart; literature (the only one that depends on `seed` and `step`) is described
+    at `literature_panel`. Raises ValueError.
+    """
+    tasks = find(SPLITS[name])
+    if name == "literature":
+        return literature_panel(tasks, seed, step)
+    return make_panel(name, tasks, PROBE if name == "train_probe" else 0)
 
 
 def make_panel(name: str, tasks: Iterable[Task], limit: int = 0) -> Panel:
@@ -65,3 +98,22 @@ def make_panel(name: str, tasks: Iterable[Task], limit: int = 0) -> Panel:
     if 0 < limit < len(ordered):
         ordered = [ordered[(2 * i + 1) * len(ordered) // (2 * limit)] for i in range(limit)]
     return Panel(name, tuple(ordered))
+
+
+def literature_panel(tasks: Sequence[Task], seed: int, step: int) -> Panel:
+    """The sampled protocol behind most published ALFWorld rows: `DRAWS` draws from the seen games, with repetitions.
+
+    There `DRAWS` environments each deal their own shuffled order of the games and play the next one at every
+    evaluation; environment i plays its game number `step` here. Of 140 games about 84 are met, other ones at every
+    evaluation, so two such results differ by the luck of the draw too. To be set beside published rows only.
+    """
+    ordered = sorted(tasks, key=lambda task: task.id)
+    chosen = [
+        ordered[np.random.default_rng((seed, i)).permutation(len(ordered))[step % len(ordered)]]
+        for i in range(DRAWS * bool(ordered))
+    ]
+    distinct = len({task.id for task in chosen})
+    drawn = (
+        f"{DRAWS} draws with repetition, {distinct} distinct games of {len(ordered)}; for published rows only"
+    )
+    return Panel("literature", tuple(sorted(chosen, key=lambda task: task.id)), drawn)

@@ -1,24 +1,80 @@
-"""Playing a panel: every game once, without a skill."""
+"""Playing a panel without a skill: the policy, and experts to measure it against."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from rsipo_jax.agents.rollout import EVALUATE, Agent, Episode, rollout
 from rsipo_jax.agents.trajectory import Trajectory
+from rsipo_jax.envs.protocol import EnvPool, Task
 from rsipo_jax.evaluation.panels import Panel
 from rsipo_jax.evaluation.scores import EpisodeScore
 
+TOGETHER = 128  # games an expert plays side by side
+
 
 def play_panel(
-    agent: Agent, panel: Panel, step: int, on_done: Callable[[Trajectory], None] = lambda _: None
+    agent: Agent,
+    panel: Panel,
+    step: int,
+    optimal: Mapping[str, int],
+    on_done: Callable[[Trajectory], None] = lambda _: None,
 ) -> list[EpisodeScore]:
     """Plays the panel with the weights the sampler holds, those after RL step `step`, at the evaluation temperature.
 
     A game's draws are addressed by its place in the panel, so the result is a function of weights, panel and seed.
+    `optimal` holds the fewest turns to win, by task id, as far as they are known.
     """
     episodes = [Episode(task, group=i, rollout=0) for i, task in enumerate(panel.tasks)]
     played = rollout(agent, episodes, EVALUATE, step, agent.config.eval.temperature, on_done)
     return [
-        EpisodeScore(t.task.id, t.task.kind, t.won, len(t.turns), t.invalid_actions, t.error) for t in played
+        EpisodeScore(
+            t.task.id,
+            t.task.kind,
+            t.won,
+            len(t.turns),
+            t.invalid_actions,
+            t.error,
+            draw,
+            optimal.get(t.task.id),
+        )
+        for t, (_, draw) in zip(played, panel.draws(), strict=True)
     ]
+
+
+def play_plans(
+    pool: EnvPool,
+    panel: Panel,
+    plan: Callable[[Task], Sequence[str]],
+    optimal: Mapping[str, int],
+    on_done: Callable[[int], None] = lambda _: None,
+) -> list[EpisodeScore]:
+    """Plays `plan(task)`, a list of actions, in every game of the panel; `on_done` is told how many games are over."""
+    scores, rows = [], panel.draws()
+    for first in range(0, len(rows), TOGETHER):
+        batch = rows[first : first + TOGETHER]
+        plans = [list(plan(task)) for task, _ in batch]
+        latest = pool.reset({slot: task for slot, (task, _) in enumerate(batch)})
+        for turn in range(max(map(len, plans))):
+            latest |= pool.step(
+                {
+                    slot: actions[turn]
+                    for slot, actions in enumerate(plans)
+                    if turn < len(actions) and not latest[slot].error
+                }
+            )
+        scores += [
+            EpisodeScore(
+                task.id,
+                task.kind,
+                latest[slot].won,
+                len(plans[slot]),
+                0,
+                latest[slot].error,
+                draw,
+                optimal.get(task.id),
+            )
+            for slot, (task, draw) in enumerate(batch)
+        ]
+        on_done(len(batch))
+    return scores

@@ -31,6 +31,13 @@ class EpisodeScore:
     turns: int  # actions taken
     invalid_actions: int  # turns whose action was malformed
     error: str = ""  # not empty: the environment failed, and the episode says nothing about the policy
+    draw: int = 0  # how often the panel drew this game before; 0 unless its games are drawn with repetition
+    optimal: int | None = None  # fewest turns that win the game, where an environment can tell
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What names an episode in its panel."""
+        return self.task_id, self.draw
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,9 @@ class KindScore:
     errors: int
     success: float | None  # wins / episodes
     interval: tuple[float, float]  # Wilson 95%
+    optimal: (
+        float | None
+    )  # fewest turns that win, mean over the valid episodes; None where they are not known
 
 
 @dataclass(frozen=True)
@@ -56,6 +66,9 @@ class Score:
     errors: int
     turns: float
     invalid_actions: float  # per episode
+    optimal: float | None  # as in KindScore
+    won_turns: float | None  # mean over the won episodes, None when there are none
+    won_optimal: float | None  # the fewest turns of the same games
     kinds: Mapping[str, KindScore]  # sorted by kind
 
     def record(self) -> dict[str, Any]:
@@ -100,9 +113,10 @@ def score(panel: Panel, episodes: Iterable[EpisodeScore]) -> Score:
     Raises ValueError unless the episodes are those of the panel, each exactly once, and at least one of them
     is valid.
     """
-    rows = _by_task(episodes)
-    _same_games(rows.keys(), {task.id for task in panel.tasks}, "the episodes", f"panel {panel.name!r}")
-    ordered = [rows[task.id] for task in panel.tasks]
+    rows = _by_key(episodes)
+    keys = [(task.id, draw) for task, draw in panel.draws()]
+    _same_games(rows.keys(), keys, "the episodes", f"panel {panel.name!r}")
+    ordered = [rows[key] for key in keys]
     valid = np.array([not row.error for row in ordered])
     if not valid.any():
         raise ValueError(
@@ -110,6 +124,8 @@ def score(panel: Panel, episodes: Iterable[EpisodeScore]) -> Score:
             f"the first with {ordered[0].error!r}; fix the environment and evaluate again"
         )
     won = np.array([row.won for row in ordered]) & valid
+    turns = np.array([row.turns for row in ordered], np.float64)
+    optimal = np.array([np.nan if row.optimal is None else row.optimal for row in ordered], np.float64)
     names, kind = np.unique([row.kind for row in ordered], return_inverse=True)
     n = np.bincount(kind, weights=valid, minlength=len(names))
     wins = np.bincount(kind, weights=won, minlength=len(names))
@@ -124,8 +140,11 @@ def score(panel: Panel, episodes: Iterable[EpisodeScore]) -> Score:
         episodes=int(n.sum()),
         wins=int(wins.sum()),
         errors=int(errors.sum()),
-        turns=float(np.mean([row.turns for row in ordered], where=valid)),
+        turns=float(turns[valid].mean()),
         invalid_actions=float(np.mean([row.invalid_actions for row in ordered], where=valid)),
+        optimal=_mean(optimal[valid]),
+        won_turns=_mean(turns[won]),
+        won_optimal=_mean(optimal[won]),
         kinds={
             str(name): KindScore(
                 episodes=int(n[k]),
@@ -133,6 +152,7 @@ def score(panel: Panel, episodes: Iterable[EpisodeScore]) -> Score:
                 errors=int(errors[k]),
                 success=float(rates[k]) if n[k] else None,
                 interval=(float(lows[k]), float(highs[k])),
+                optimal=_mean(optimal[valid & (kind == k)]),
             )
             for k, name in enumerate(names)
         },
@@ -142,16 +162,16 @@ def score(panel: Panel, episodes: Iterable[EpisodeScore]) -> Score:
 def paired_bootstrap(
     a: Sequence[EpisodeScore], b: Sequence[EpisodeScore], resamples: int = 10_000, seed: int = 0
 ) -> PairedDifference:
-    """Success of `b` minus success of `a` with its bootstrap 95% percentile interval, matched by task id.
+    """Success of `b` minus success of `a` with its bootstrap 95% percentile interval, matched game by game.
 
     A game's difference is -1, 0 or 1, so drawing n games with replacement is one multinomial draw of the
     three counts: the same distribution as indexing, at a cost that does not depend on n. The result depends
     on the counts and the seed only, not on the order of the episodes. Raises ValueError when the two runs did
     not play the same games, when a game occurs twice, or when no pair is valid.
     """
-    before, after = _by_task(a), _by_task(b)
+    before, after = _by_key(a), _by_key(b)
     _same_games(before.keys(), after.keys(), "the first run", "the second run")
-    pairs = [(before[task], after[task]) for task in before if not (before[task].error or after[task].error)]
+    pairs = [(before[key], after[key]) for key in before if not (before[key].error or after[key].error)]
     if not pairs:
         raise ValueError(
             f"no game is valid in both runs: each of the {len(before)} pairs has an environment failure"
@@ -172,22 +192,29 @@ def paired_bootstrap(
     )
 
 
-def _by_task(episodes: Iterable[EpisodeScore]) -> dict[str, EpisodeScore]:
-    rows: dict[str, EpisodeScore] = {}
+def _mean(values: NDArray[np.float64]) -> float | None:
+    """The mean, None where there is nothing or something unknown to average."""
+    return None if not len(values) or np.isnan(values).any() else float(values.mean())
+
+
+def _by_key(episodes: Iterable[EpisodeScore]) -> dict[tuple[str, int], EpisodeScore]:
+    rows: dict[tuple[str, int], EpisodeScore] = {}
     for row in episodes:
-        if row.task_id in rows:
+        if row.key in rows:
             raise ValueError(
                 f"game {row.task_id!r} has two episodes in one evaluation: each game is played once"
             )
-        rows[row.task_id] = row
+        rows[row.key] = row
     return rows
 
 
-def _same_games(left: Iterable[str], right: Iterable[str], left_name: str, right_name: str) -> None:
+def _same_games(
+    left: Iterable[tuple[str, int]], right: Iterable[tuple[str, int]], left_name: str, right_name: str
+) -> None:
     """Raises ValueError naming one game that only one side played."""
     only_left, only_right = set(left) - set(right), set(right) - set(left)
     if only_left or only_right:
-        example = min(only_left or only_right)
+        example, _ = min(only_left or only_right)
         raise ValueError(
             f"{left_name} and {right_name} are not over the same games: {len(only_left)} only in "
             f"{left_name}, {len(only_right)} only in {right_name} (for example {example!r}); "

@@ -4,7 +4,7 @@
     log.jsonl         one line a completed RL step: step, metrics by name, "seconds", "tokens_per_second"
     episodes.jsonl    one line an episode
     skills.jsonl      one line a skill
-    evaluation.jsonl  one line a measured panel: step, stage, panel, hash, score, the per-game episodes
+    evaluation.jsonl  one line a measured panel: step, stage, panel, drawn, hash, score, the per-game episodes
     tensorboard/      the same: train/<metric>, eval/<panel>/<metric>, seconds/<phase>, tokens_per_second
 
 Invariants: a line is a pure function of what was recorded (fixed key order, floats as Python's shortest
@@ -117,12 +117,14 @@ class RunLog:
         panel_hash: str,
         score: Mapping[str, Any],
         episodes: Sequence[Mapping[str, Any]],
+        drawn: str = "",
     ) -> dict[str, Any]:
         """Records one measured panel with its per-game episodes in one line, and returns the record.
 
         TensorBoard gets every number of `score` as eval/<panel>/<name>, nested names joined by "/". A panel
-        name belongs to one set of games: ValueError if it was recorded with another hash, so that no curve
-        mixes two panels, or if this measurement is already there (a resumed run asks `measured` first).
+        name belongs to one set of games, unless they are drawn anew each time (`drawn` says how): ValueError
+        if it was recorded with another hash, so that no curve mixes two panels, or if this measurement is
+        already there (a resumed run asks `measured` first).
         """
         if stage not in STAGES:
             raise ValueError(f"evaluation stage is {stage!r}; use one of {', '.join(STAGES)}")
@@ -131,7 +133,7 @@ class RunLog:
                 f"panel {panel!r} is already recorded at step {step}, stage {stage!r}: it is measured once"
             )
         for earlier in self.evaluations:
-            if earlier["panel"] == panel and earlier["hash"] != panel_hash:
+            if earlier["panel"] == panel and earlier["hash"] != panel_hash and not drawn:
                 raise ValueError(
                     f"panel {panel!r} has hash {panel_hash[:12]} here and {earlier['hash'][:12]} earlier "
                     "in this run: its games changed, so give the new panel its own name"
@@ -142,6 +144,7 @@ class RunLog:
             "stage": stage,
             "panel": panel,
             "hash": panel_hash,
+            "drawn": drawn,
             "score": plain(score, where),
             "episodes": plain(episodes, f"{where}: episodes"),
         }

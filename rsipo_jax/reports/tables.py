@@ -52,43 +52,71 @@ def summary(
 
 
 def panel_table(
-    measured: Sequence[Mapping[str, Any]], difference: Mapping[str, Any] | None = None
+    measured: Sequence[Mapping[str, Any]],
+    difference: Mapping[str, Any] | None = None,
+    titles: Sequence[str] = (),
 ) -> RenderableType:
-    """Success per task kind, a column for each measurement of one panel (records of evaluation.jsonl)."""
+    """Success per task kind, a column for each measurement of one panel (records of evaluation.jsonl).
+
+    `titles` name the columns; without them they are named after the stages.
+    """
     first = measured[0]
-    table = _table(f"Success on {first['panel']} in %, [95% interval]   (panel {first['hash'][:12]})")
+    drawn = f"; {first['drawn']}" if first.get("drawn") else ""
+    table = _table(f"Success on {first['panel']} in %, [95% interval]   (panel {first['hash'][:12]}{drawn})")
     table.add_column("task kind")
     table.add_column("games", justify="right", no_wrap=True)
-    stages = [STAGE_TITLES[record["stage"]] for record in measured]
-    for title in stages:
+    titles = list(titles) or [STAGE_TITLES[record["stage"]] for record in measured]
+    for title in titles:
         table.add_column(title, justify="right", no_wrap=True)
     compare = len(measured) == 2
     if compare:
         table.add_column("change", justify="right", no_wrap=True)
     scores = [record["score"] for record in measured]
+    known = scores[0].get("optimal") is not None
+    if known:
+        table.add_column("fewest turns", justify="right", no_wrap=True)
     for kind in scores[0]["kinds"]:
         rows = [score["kinds"][kind] for score in scores]
         changes = [_change([row["success"] for row in rows])] if compare else []
         name = kind.replace("_", " ")  # lets a narrow terminal break the line between words
-        table.add_row(name, _games(rows), *(_rate(row["success"], row["interval"]) for row in rows), *changes)
+        cells = [_rate(row["success"], row["interval"]) for row in rows]
+        table.add_row(name, _games(rows), *cells, *changes, *([_turns(rows[0]["optimal"])] if known else []))
     table.add_section()
     for label, name in (("episode-weighted mean", "success"), ("macro average over kinds", "success_macro")):
         intervals = [score["interval"] if name == "success" else None for score in scores]
         cells = [_rate(score[name], interval) for score, interval in zip(scores, intervals, strict=True)]
         changes = [_change([score[name] for score in scores])] if compare else []
-        table.add_row(label, _games(scores), *cells, *changes, style="bold")
+        optimal = [_turns(scores[0]["optimal"] if name == "success" else None)] if known else []
+        table.add_row(label, _games(scores), *cells, *changes, *optimal, style="bold")
     lines = []
+    if known:
+        turns = ", ".join(
+            f"{_turns(score['won_turns'])} ({title}; fewest {_turns(score['won_optimal'])})"
+            for score, title in zip(scores, titles, strict=True)
+        )
+        lines.append(f"Mean turns of won games: {turns}.")
     if any(score["errors"] for score in scores):
-        void = ", ".join(f"{score['errors']} ({title})" for score, title in zip(scores, stages, strict=True))
+        void = ", ".join(f"{score['errors']} ({title})" for score, title in zip(scores, titles, strict=True))
         lines.append(f"Episodes left out because the environment failed: {void}.")
     if difference:
         lines.append(
-            f"{stages[-1]} minus {stages[0]}, episode-weighted, paired over {difference['episodes']} games: "
+            f"{titles[-1]} minus {titles[0]}, episode-weighted, paired over {difference['episodes']} games: "
             f"{100 * difference['mean']:+.1f} points, 95% interval "
             f"[{100 * difference['low']:+.1f}, {100 * difference['high']:+.1f}] "
             f"({difference['gained']} gained, {difference['lost']} lost, {difference['excluded']} left out)."
         )
     return Group(table, *(Text(line) for line in lines))
+
+
+def panel_line(record: Mapping[str, Any]) -> str:
+    """One measurement of a panel as a sentence."""
+    measured = record["score"]
+    low, high = measured["interval"]
+    return (
+        f"{record['panel']}: success {100 * measured['success']:.1f}% [{100 * low:.1f}, {100 * high:.1f}] over episodes, "
+        f"{100 * measured['success_macro']:.1f}% over task kinds; {measured['episodes']} games, "
+        f"{measured['turns']:.1f} turns (panel {record['hash'][:12]})"
+    )
 
 
 def sample_skills(skills: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -160,6 +188,10 @@ def _rate(success: float | None, interval: Sequence[float] | None) -> str:
         return "-"
     bounds = "" if interval is None else f" [{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]"
     return f"{100 * success:.1f}{bounds}"
+
+
+def _turns(mean: float | None) -> str:
+    return "-" if mean is None else f"{mean:.1f}"
 
 
 def _change(rates: Sequence[float | None]) -> str:

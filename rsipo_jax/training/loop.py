@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
@@ -16,16 +16,16 @@ from rich.console import Console
 from rsipo_jax.agents.rollout import Agent
 from rsipo_jax.config import Config
 from rsipo_jax.envs.alfworld.data import find_tasks
-from rsipo_jax.evaluation.panels import Panel, make_panel
+from rsipo_jax.evaluation.panels import Panel
 from rsipo_jax.evaluation.play import play_panel
 from rsipo_jax.evaluation.scores import EpisodeScore, paired_bootstrap, score
 from rsipo_jax.methods import METHODS
 from rsipo_jax.models.transformer import Params
 from rsipo_jax.reports.console import make_console, progress, stage, step_line
 from rsipo_jax.reports.curves import save_curves
-from rsipo_jax.reports.records import plain, read_records
+from rsipo_jax.reports.records import read_records
 from rsipo_jax.reports.run_log import RECORDS, RunLog
-from rsipo_jax.reports.tables import panel_table, summary
+from rsipo_jax.reports.tables import panel_line, summary
 from rsipo_jax.skills.trust import PriorState
 from rsipo_jax.training import setup
 from rsipo_jax.training.checkpoint import Checkpoints
@@ -49,7 +49,7 @@ def run(config: Config, workdir: Path) -> None:
 
         stage(console, 1, STAGES, "Games and demonstrations", f"workdir: {workdir}")
         root = setup.prepare_games(config, workdir)
-        panels, tasks = setup.make_panels(config, root), find_tasks(root, "train")
+        panels, tasks = setup.make_panels(config, root, step=0), find_tasks(root, "train")
         demos = setup.prepare_demonstrations(config, workdir, root)
         network = setup.prepare_network(config, workdir, demos)
         size = sum(a.size for a in jax.tree.leaves(network.params))
@@ -57,8 +57,8 @@ def run(config: Config, workdir: Path) -> None:
             f"{len(tasks)} training games, {len(demos)} demonstrations; "
             f"a network of {size / 1e6:.2f} M parameters, {network.tokenizer.vocab_size} tokens"
         )
-        for name in sorted(set(config.eval.panels) - panels.keys()):
-            console.print(f"{root} has no split {name}: that panel is left out")
+        for name in sorted(set(config.eval.panels) - {panel.name for panel in panels}):
+            console.print(f"{root} has no games for the panel {name}: it is left out")
 
         stage(console, 2, STAGES, "SFT cold start", "act, act with a skill, write a skill")
         updates = partial(progress, console, "SFT updates")
@@ -71,68 +71,21 @@ def run(config: Config, workdir: Path) -> None:
         state, prior = create_state(jax.tree.map(jnp.copy, reference), optimizer), PriorState.zero()
         if log.last_step:
             state, prior = checkpoints.restore(log.last_step, state, prior)
-        whole = {name: panel for name, panel in panels.items() if name != setup.DURING}
+        measure = partial(_measure, console, log, agent, root)
 
         stage(console, 3, STAGES, "Evaluation of the SFT policy")
-        _measure(console, log, agent, reference, whole, 0, "sft")
+        measure(reference, panels, 0, "sft")
 
         stage(console, 4, STAGES, f"RL: {config.method}", f"{config.train.steps} steps")
-        _reinforce(console, log, checkpoints, learner, state, prior, panels)
+        _reinforce(
+            console, log, checkpoints, learner, state, prior, measure, setup.during_panels(config, root)
+        )
         final = checkpoints.restore_params(config.train.steps, reference) if config.train.steps else reference
 
         stage(console, 5, STAGES, "Evaluation of the RL policy")
-        _measure(console, log, agent, final, whole, config.train.steps, "rl")
+        measure(final, setup.make_panels(config, root, config.train.steps), config.train.steps, "rl")
     console.print()
     console.print(report(workdir, config.eval.panels, log.files()))
-
-
-def evaluate(config: Config, workdir: Path, panel: str, step: int) -> None:
-    """Plays a panel with a checkpoint of the run in `workdir` and compares with what the run recorded.
-
-    `step` -1 is the newest checkpoint, 0 the SFT policy. No record is written. Raises ConfigError when there is no such
-    checkpoint.
-    """
-    console = make_console()
-    if not (workdir / setup.SFT).exists():
-        raise ConfigError(
-            f"{workdir} has no policy yet: let launch/train.py finish its SFT stage there first"
-        )
-    with ExitStack() as stack:
-        checkpoints = stack.enter_context(closing(Checkpoints(workdir)))
-        kept = [0, *checkpoints.steps()]
-        step = max(kept) if step < 0 else step
-        if step not in kept:
-            raise ConfigError(f"{workdir} has no checkpoint of step {step}: choose --step from {kept}")
-        root = setup.prepare_games(config, workdir)
-        network = setup.load_network(config, workdir)
-        params = setup.load_sft(workdir, network)
-        if step:
-            params = checkpoints.restore_params(step, params)
-        agent = setup.make_agent(config, root, network)
-        stack.callback(agent.pool.close)
-        agent.sampler.load(params)
-        games = make_panel(panel, find_tasks(root, panel))
-        with progress(console, f"{panel}: games", len(games.tasks)) as advance:
-            episodes = play_panel(agent, games, step, lambda _: advance(1))
-    record = {
-        "panel": panel,
-        "hash": games.hash,
-        "step": step,
-        "stage": "rl" if step else "sft",
-        "score": score(games, episodes).record(),
-    }
-    console.print(panel_table([record]))
-    console.print(panel_line(record), soft_wrap=True)
-    console.print(f"panel hash {games.hash}")
-    recorded = [
-        r for r in read_records(workdir / "evaluation.jsonl") if (r["panel"], r["step"]) == (panel, step)
-    ]
-    if not recorded:
-        console.print("the run has no record of this panel at this step")
-    for earlier in recorded:
-        same = plain(list(map(vars, episodes)), "episodes") == earlier["episodes"]
-        same &= games.hash == earlier["hash"]
-        console.print("equal to the run's own record" if same else "DIFFERS from the run's own record")
 
 
 def _reinforce(
@@ -142,7 +95,8 @@ def _reinforce(
     learner: Learner,
     state: TrainState,
     prior: PriorState,
-    panels: Mapping[str, Panel],
+    measure: Callable[[Params, Sequence[Panel], int, str], None],
+    during: Sequence[Panel],
 ) -> None:
     """The RL stage from the step after the last recorded one; each step is recorded, shown, and at times measured and saved."""
     config = learner.agent.config
@@ -157,9 +111,8 @@ def _reinforce(
             step, result.metrics, result.seconds, result.tokens_per_second, result.episodes, result.skills
         )
         step_line(console, record, cfg.steps)
-        if setup.DURING in panels and step % config.eval.every == 0:
-            during = {setup.DURING: panels[setup.DURING]}
-            _measure(console, log, learner.agent, state.params, during, step, "during")
+        if during and step % config.eval.every == 0:
+            measure(state.params, during, step, "during")
         if step % cfg.checkpoint_every == 0 or step == cfg.steps:
             checkpoints.save(step, state, prior)
     checkpoints.wait()
@@ -169,32 +122,29 @@ def _measure(
     console: Console,
     log: RunLog,
     agent: Agent,
+    root: Path,
     params: Params,
-    panels: Mapping[str, Panel],
+    panels: Sequence[Panel],
     step: int,
     name: str,
 ) -> None:
     """Plays and records each panel that this run has not measured yet at this step and stage."""
-    for panel in panels.values():
+    for panel in panels:
         if (record := log.measured(step, name, panel.name)) is None:
             agent.sampler.load(params)
+            optimal = setup.optimal_turns(agent.config, root, panel)
             with progress(console, f"{panel.name}: games", len(panel.tasks)) as advance:
-                episodes = play_panel(agent, panel, step, lambda _: advance(1))
+                episodes = play_panel(agent, panel, step, optimal, lambda _: advance(1))
             record = log.evaluation(
-                step, name, panel.name, panel.hash, score(panel, episodes).record(), list(map(vars, episodes))
+                step,
+                name,
+                panel.name,
+                panel.hash,
+                score(panel, episodes).record(),
+                list(map(vars, episodes)),
+                panel.drawn,
             )
         console.print(panel_line(record), soft_wrap=True)
-
-
-def panel_line(record: Mapping[str, Any]) -> str:
-    """One measurement of a panel as a sentence."""
-    measured = record["score"]
-    low, high = measured["interval"]
-    return (
-        f"{record['panel']}: success {100 * measured['success']:.1f}% [{100 * low:.1f}, {100 * high:.1f}] over episodes, "
-        f"{100 * measured['success_macro']:.1f}% over task kinds; {measured['episodes']} games, "
-        f"{measured['turns']:.1f} turns (panel {record['hash'][:12]})"
-    )
 
 
 def report(workdir: Path, panels: tuple[str, ...], files: Mapping[str, Path]) -> Any:

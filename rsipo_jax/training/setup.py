@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -17,10 +18,11 @@ from rsipo_jax.agents import prompts
 from rsipo_jax.agents.context import make_context
 from rsipo_jax.agents.rollout import Agent
 from rsipo_jax.config import Config
-from rsipo_jax.envs.alfworld.data import find_tasks, has_split, resolve_root
+from rsipo_jax.envs.alfworld.data import find_tasks, has_split, load_game, resolve_root
+from rsipo_jax.envs.alfworld.experts import solve
 from rsipo_jax.envs.alfworld.generator import generate_games
 from rsipo_jax.envs.alfworld.pools import make_pool
-from rsipo_jax.evaluation.panels import Panel, make_panel
+from rsipo_jax.evaluation.panels import SPLITS, Panel, build_panel, make_panel
 from rsipo_jax.models import huggingface
 from rsipo_jax.models.transformer import ModelConfig, Params, init_params
 from rsipo_jax.sampling.sampler import Sampler
@@ -158,20 +160,32 @@ def make_agent(config: Config, root: Path, network: Network) -> Agent:
     return Agent(sampler, make_pool(config.env, root), context, network.tokenizer, config)
 
 
-def make_panels(config: Config, root: Path) -> dict[str, Panel]:
-    """The panels a run measures, by name: those of `eval.panels` whose split the data folder has, and the one between steps.
+def make_panels(config: Config, root: Path, step: int) -> list[Panel]:
+    """The panels a run measures at RL step `step`: those of `eval.panels` whose split the data folder has.
 
     Raises ConfigError when the folder has none of them.
     """
-    present = [name for name in config.eval.panels if has_split(root, name)]
+    present = [name for name in config.eval.panels if has_split(root, SPLITS[name])]
     if config.eval.panels and not present:
         raise ConfigError(
             f"config.eval.panels={config.eval.panels}, but {root} has none of these splits: add one, or name another"
         )
-    panels = {name: make_panel(name, find_tasks(root, name)) for name in present}
-    if config.eval.every and has_split(root, "valid_seen"):
-        panels[DURING] = make_panel(DURING, find_tasks(root, "valid_seen"), config.eval.during)
-    return panels
+    return [build_panel(name, partial(find_tasks, root), config.seed, step) for name in present]
+
+
+def during_panels(config: Config, root: Path) -> list[Panel]:
+    """The panel measured between RL steps, if there is one."""
+    if not config.eval.every or not has_split(root, "valid_seen"):
+        return []
+    return [make_panel(DURING, find_tasks(root, "valid_seen"), config.eval.during)]
+
+
+def optimal_turns(config: Config, root: Path, panel: Panel) -> dict[str, int]:
+    """The fewest turns that win each game, by task id. Only the fast engine's games are known well enough."""
+    if config.env.engine != "fast":
+        return {}
+    plans = {task.id: solve(load_game(root, task)) for task in dict.fromkeys(panel.tasks)}
+    return {id_: len(plan) for id_, plan in plans.items() if plan is not None}
 
 
 def _texts(demos: list[Demonstration]) -> Iterator[str]:

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsipo_jax.envs.protocol import Task
-from rsipo_jax.evaluation.panels import Panel, make_panel
+from rsipo_jax.evaluation.panels import DRAWS, PROBE, SPLITS, Panel, build_panel, make_panel
+from rsipo_jax.validation import PANELS
 
 KINDS = ("look_at_obj_in_light", "pick_and_place_simple", "pick_heat_then_place_in_recep")
 
@@ -22,7 +23,6 @@ def test_hash_is_sha256_of_the_sorted_ids() -> None:
     panel = make_panel("p", [Task(id, "k", "s") for id in ("b/y-1/t", "a/x-2/t", "a/x-1/t")])
     # printf 'a/x-1/t\na/x-2/t\nb/y-1/t' | sha256sum
     assert panel.hash == "93544d9768ce9bbcbd45803a3be29ef9dee8e2d2028741bad1962bc13538076a"
-    assert panel.short_hash == "93544d9768ce"
 
 
 @given(st.randoms(use_true_random=False), st.integers(0, 25))
@@ -58,3 +58,46 @@ def test_refusals() -> None:
         make_panel("p", [one], -1)
     with pytest.raises(ValueError, match="not sorted"):
         Panel("p", (two, one))
+    with pytest.raises(ValueError, match="not sorted"):
+        Panel("p", (two, one), drawn="by hand")
+
+
+def test_every_panel_has_a_split_and_plays_it() -> None:
+    asked = []
+
+    def find(split: str) -> list[Task]:
+        asked.append(split)
+        return tasks(200)
+
+    panels = {name: build_panel(name, find, seed=0, step=0) for name in SPLITS}
+    assert asked == list(SPLITS.values())
+    assert set(PANELS) | {"train"} == set(SPLITS)
+    sizes = {name: len(panel.tasks) for name, panel in panels.items()}
+    assert sizes == {
+        "train": 200,
+        "train_probe": PROBE,
+        "valid_seen": 200,
+        "valid_unseen": 200,
+        "literature": DRAWS,
+    }
+    assert [name for name, panel in panels.items() if panel.drawn] == ["literature"]
+
+
+def test_the_literature_draws_with_repetition_and_says_so() -> None:
+    """140 seen games and 128 draws: about 84 distinct ones, as field studies of the protocol count."""
+    games = tasks(140)
+    panels = [build_panel("literature", lambda _: games, seed, 3) for seed in range(30)]
+    distinct = [len(set(panel.tasks)) for panel in panels]
+    assert 78 < sum(distinct) / len(distinct) < 90
+    assert f"{DRAWS} draws with repetition, {distinct[0]} distinct games of 140" in panels[0].drawn
+    again, later = (build_panel("literature", lambda _: games, 0, step) for step in (3, 4))
+    assert panels[0] == again != later
+    # an environment deals its whole order before a game comes again
+    orders = [build_panel("literature", lambda _: games[:5], 0, step) for step in range(5)]
+    assert sum(panel.tasks.count(games[0]) for panel in orders) == DRAWS
+
+
+def test_draws_tell_the_episodes_of_a_panel_apart() -> None:
+    one, two = tasks(2)
+    panel = Panel("p", (one, one, two), drawn="by hand")
+    assert panel.draws() == [(one, 0), (one, 1), (two, 0)]

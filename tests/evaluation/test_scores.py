@@ -117,3 +117,32 @@ def test_bootstrap_refuses_other_games() -> None:
         paired_bootstrap(episodes([True] * 2), episodes([True] * 3))
     with pytest.raises(ValueError, match="no game is valid in both runs"):
         paired_bootstrap(episodes([None]), episodes([True]))
+
+
+def test_fewest_turns_are_averaged_where_all_are_known() -> None:
+    rows = [
+        EpisodeScore("a", "pick", True, 8, 0, optimal=4),
+        EpisodeScore("b", "pick", False, 15, 0, optimal=6),
+        EpisodeScore("c", "heat", True, 7, 0, optimal=7),
+        EpisodeScore("d", "heat", True, 1, 0, "worker died", optimal=9),
+    ]
+    result = score(panel_of(rows), rows)
+    assert (result.optimal, result.won_turns, result.won_optimal) == ((4 + 6 + 7) / 3, 7.5, 5.5)
+    assert {name: kind.optimal for name, kind in result.kinds.items()} == {"pick": 5.0, "heat": 7.0}
+    unknown = [*rows[:2], EpisodeScore("c", "heat", False, 7, 0)]
+    result = score(panel_of(unknown), unknown)
+    assert (result.optimal, result.won_optimal) == (None, 4.0)
+    lost = [EpisodeScore("a", "pick", False, 8, 0)]
+    assert score(panel_of(lost), lost).won_turns is None
+
+
+def test_draws_of_one_game_are_episodes_of_their_own() -> None:
+    game = Task("a", "pick", "s")
+    panel = Panel("p", (game, game), drawn="by hand")
+    rows = [EpisodeScore("a", "pick", won, 3, 0, draw=draw) for draw, won in enumerate((True, False))]
+    assert score(panel, rows).success == 0.5
+    assert paired_bootstrap(rows, rows[::-1]).episodes == 2
+    with pytest.raises(ValueError, match="two episodes"):
+        score(panel, [rows[0], rows[0]])
+    with pytest.raises(ValueError, match="only in panel 'p'"):
+        score(panel, rows[:1])

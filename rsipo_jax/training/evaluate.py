@@ -1,0 +1,168 @@
+"""Measuring outside a run: a checkpoint on a panel, experts on a panel, one run against another."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rsipo_jax.config import Config
+from rsipo_jax.envs.alfworld.data import find_tasks, load_game
+from rsipo_jax.envs.alfworld.experts import solve
+from rsipo_jax.envs.alfworld.pools import make_pool
+from rsipo_jax.envs.protocol import Task
+from rsipo_jax.evaluation.panels import Panel, build_panel
+from rsipo_jax.evaluation.play import play_panel, play_plans
+from rsipo_jax.evaluation.scores import EpisodeScore, paired_bootstrap, score
+from rsipo_jax.reports.console import make_console, progress
+from rsipo_jax.reports.records import plain, read_records
+from rsipo_jax.reports.tables import panel_line, panel_table
+from rsipo_jax.training import setup
+from rsipo_jax.training.checkpoint import Checkpoints
+from rsipo_jax.validation import ConfigError
+
+EVALUATIONS = "evaluation.jsonl"
+
+
+def evaluate(config: Config, workdir: Path, name: str, step: int) -> None:
+    """Plays the panel `name` with a checkpoint of the run in `workdir` and compares with what the run recorded.
+
+    `step` -1 is the newest checkpoint, 0 the SFT policy. No record is written. Raises ConfigError when there is no such
+    checkpoint.
+    """
+    console = make_console()
+    if not (workdir / setup.SFT).exists():
+        raise ConfigError(
+            f"{workdir} has no policy yet: let launch/train.py finish its SFT stage there first"
+        )
+    with ExitStack() as stack:
+        checkpoints = stack.enter_context(closing(Checkpoints(workdir)))
+        kept = [0, *checkpoints.steps()]
+        step = max(kept) if step < 0 else step
+        if step not in kept:
+            raise ConfigError(f"{workdir} has no checkpoint of step {step}: choose --step from {kept}")
+        root = setup.prepare_games(config, workdir)
+        panel = _panel(config, root, name, step)
+        network = setup.load_network(config, workdir)
+        params = setup.load_sft(workdir, network)
+        if step:
+            params = checkpoints.restore_params(step, params)
+        agent = setup.make_agent(config, root, network)
+        stack.callback(agent.pool.close)
+        agent.sampler.load(params)
+        optimal = setup.optimal_turns(config, root, panel)
+        with progress(console, f"{name}: games", len(panel.tasks)) as advance:
+            episodes = play_panel(agent, panel, step, optimal, lambda _: advance(1))
+    record = _record(panel, episodes, "rl" if step else "sft", step)
+    console.print(panel_table([record]))
+    console.print(panel_line(record), soft_wrap=True)
+    console.print(f"panel hash {panel.hash}")
+    recorded = [r for r in read_records(workdir / EVALUATIONS) if (r["panel"], r["step"]) == (name, step)]
+    if not recorded:
+        console.print("the run has no record of this panel at this step")
+    for earlier in recorded:
+        same = plain(list(map(vars, episodes)), "episodes") == earlier["episodes"]
+        same &= panel.hash == earlier["hash"]
+        console.print("equal to the run's own record" if same else "DIFFERS from the run's own record")
+
+
+def evaluate_planner(config: Config, workdir: Path, name: str) -> None:
+    """Plays the panel `name` with the optimal planner, beside ALFWorld's handcoded expert. No policy is needed."""
+    console = make_console()
+    root = setup.prepare_games(config, workdir)
+    panel = _panel(config, root, name, 0)
+    plans = {task.id: solve(load_game(root, task)) or [] for task in dict.fromkeys(panel.tasks)}
+    optimal = {id_: len(plan) for id_, plan in plans.items() if plan}
+
+    def planned(task: Task) -> list[str]:
+        return [step.action for step in plans[task.id]]
+
+    with (
+        closing(make_pool(config.env, root)) as pool,
+        progress(console, f"{name}: games", len(panel.tasks)) as advance,
+    ):
+        episodes = play_plans(pool, panel, planned, optimal, advance)
+    record = _record(panel, episodes, "planner", 0)
+    console.print(panel_table([record], titles=["planner"]))
+    console.print(panel_line(record), soft_wrap=True)
+    console.print(f"panel hash {panel.hash}")
+
+
+def compare(first: Path, second: Path) -> None:
+    """Compares the last measurements of two runs, panel by panel and game by game.
+
+    Raises ConfigError when a folder holds no measurement, when they share no panel, or when their games differ.
+    """
+    console = make_console()
+    before, after = _last(first), _last(second)
+    shared = [panel for panel in before if panel in after]
+    if not shared:
+        raise ConfigError(
+            f"{first} measured {', '.join(before)} and {second} measured {', '.join(after)}: nothing to compare; "
+            "measure both on one panel (config.eval.panels)"
+        )
+    for letter, workdir in (("A", first), ("B", second)):
+        console.print(f"{letter}: {workdir}", soft_wrap=True)
+    settings = [_leaves(_settings(workdir)) for workdir in (first, second)]
+    for key in sorted(settings[0].keys() | settings[1].keys()):
+        values = [of_run.get(key, "not set") for of_run in settings]
+        if values[0] != values[1]:
+            console.print(f"config.{key}: {values[0]} (A), {values[1]} (B)", soft_wrap=True)
+    for panel in shared:
+        records = [before[panel], after[panel]]
+        a, b = ([EpisodeScore(**row) for row in record["episodes"]] for record in records)
+        try:
+            difference = paired_bootstrap(a, b).record()
+        except ValueError as error:
+            raise ConfigError(f"panel {panel} of {first} and {second}: {error}") from error
+        console.print()
+        titles = [f"{letter}, step {record['step']}" for letter, record in zip("AB", records, strict=True)]
+        console.print(panel_table(records, difference, titles))
+
+
+def _last(workdir: Path) -> dict[str, dict[str, Any]]:
+    """The last measurement of each panel in a run's records."""
+    records = read_records(workdir / EVALUATIONS)
+    if not records:
+        raise ConfigError(
+            f"{workdir} holds no measurement ({EVALUATIONS}): name the --workdir of a finished run"
+        )
+    return {record["panel"]: record for record in sorted(records, key=lambda record: record["step"])}
+
+
+def _settings(workdir: Path) -> dict[str, Any]:
+    path = workdir / "config.json"
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{path} holds no settings of a run: name the --workdir of a finished run"
+        ) from error
+    return dict(settings)
+
+
+def _leaves(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Nested settings as {"train.steps": 24, ...}."""
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        flat |= _leaves(value, f"{above}{name}.") if isinstance(value, Mapping) else {above + name: value}
+    return flat
+
+
+def _panel(config: Config, root: Path, name: str, step: int) -> Panel:
+    return build_panel(name, partial(find_tasks, root), config.seed, step)
+
+
+def _record(panel: Panel, episodes: list[EpisodeScore], stage: str, step: int) -> Mapping[str, Any]:
+    """The form of evaluation.jsonl, which the tables read."""
+    return {
+        "step": step,
+        "stage": stage,
+        "panel": panel.name,
+        "hash": panel.hash,
+        "drawn": panel.drawn,
+        "score": score(panel, episodes).record(),
+    }

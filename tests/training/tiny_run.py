@@ -1,0 +1,50 @@
+"""The smallest whole run, and how its records are read."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+
+from rsipo_jax.config import Config
+from rsipo_jax.reports.run_log import TIMINGS
+from rsipo_jax.validation import validated
+
+ALFWORLD = runpy.run_path(str(Path(__file__).parents[2] / "configs" / "alfworld.py"))
+
+
+def config(**changes: object) -> Config:
+    """`tiny` made tiny: two steps of two tasks with two rollouts."""
+    small = ALFWORLD["get_config"]("tiny")
+    small.update_from_flattened_dict(
+        {
+            "games.train": 12,
+            "games.valid_seen": 4,
+            "games.valid_unseen": 4,
+            "model.hidden_size": 32,
+            "model.intermediate_size": 64,
+            "model.num_layers": 2,
+            "env.max_turns": 4,
+            "rollout.tasks_per_step": 2,
+            "rollout.group_size": 2,
+            "rollout.slots": 4,
+            "skill.max_new_tokens": 48,
+            "sft.games": 6,
+            "sft.epochs": 1,
+            "train.steps": 2,
+            "train.checkpoint_every": 1,
+            "eval.every": 1,
+            "eval.during": 2,
+            "trust.min_units": 2,
+            **changes,
+        }
+    )
+    return validated(small)
+
+
+def records(workdir: Path, name: str) -> list[dict]:
+    lines = [json.loads(line) for line in (workdir / name).read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key not in TIMINGS} for line in lines]
+
+
+RECORDS = ("log.jsonl", "episodes.jsonl", "skills.jsonl", "evaluation.jsonl")
