@@ -17,7 +17,7 @@ from rsipo_jax.agents import prompts
 from rsipo_jax.agents.context import make_context
 from rsipo_jax.agents.rollout import Agent
 from rsipo_jax.config import Config
-from rsipo_jax.envs.alfworld.data import find_tasks, has_split, resolve_root
+from rsipo_jax.envs.alfworld.data import GameData, find_tasks, has_split, resolve_root
 from rsipo_jax.envs.alfworld.generator import generate_games
 from rsipo_jax.envs.alfworld.pools import make_pool
 from rsipo_jax.evaluation.panels import Panel, make_panel
@@ -61,16 +61,16 @@ def check_checkpoint(config: Config) -> None:
             raise ConfigError(str(error)) from error
 
 
-def prepare_games(config: Config, workdir: Path) -> Path:
-    """The data folder a run plays: the one it names, else games made in `workdir/games`."""
+def prepare_games(config: Config, workdir: Path) -> GameData:
+    """The games a run plays: those it names, else games made in `workdir/games`."""
     root = resolve_root(config.env)
     if root is None:
-        root = workdir / GAMES
-        generate_games(root, config.games)
+        generate_games(workdir / GAMES, config.games)
+        root = GameData(workdir / GAMES, config.env.version, config.env.goals)
     return root
 
 
-def prepare_demonstrations(config: Config, workdir: Path, root: Path) -> list[Demonstration]:
+def prepare_demonstrations(config: Config, workdir: Path, root: GameData) -> list[Demonstration]:
     """The expert episodes of the SFT stage; none when `sft.games` is 0."""
     if not config.sft.games:
         return []
@@ -144,7 +144,7 @@ def load_sft(workdir: Path, network: Network) -> Params:
     return load_params(workdir / SFT, network.params)
 
 
-def make_agent(config: Config, root: Path, network: Network) -> Agent:
+def make_agent(config: Config, root: GameData, network: Network) -> Agent:
     """Sampler, environments and context, ready to play. The caller closes `agent.pool`."""
     sampler = Sampler(
         network.model,
@@ -158,7 +158,7 @@ def make_agent(config: Config, root: Path, network: Network) -> Agent:
     return Agent(sampler, make_pool(config.env, root), context, network.tokenizer, config)
 
 
-def make_panels(config: Config, root: Path) -> dict[str, Panel]:
+def make_panels(config: Config, root: GameData) -> dict[str, Panel]:
     """The panels a run measures, by name: those of `eval.panels` whose split the data folder has, and the one between steps.
 
     Raises ConfigError when the folder has none of them.
