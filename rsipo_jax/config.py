@@ -17,7 +17,14 @@ class EnvConfig:
     engine: str = (
         "fast"  # "fast": our own exact engine, in process; "textworld": the real one, in worker processes
     )
-    data: str = ""  # folder that holds json_2.1.1/; "" means $ALFWORLD_DATA, and without it generated games
+    data: str = ""  # folder that holds json_2.1.1/, or a *.jsonl.xz; "" means $ALFWORLD_DATA, without it generated games
+    official: bool = True  # `data` must hold all of ALFWorld's own games; False plays whatever games it holds
+    version: str = (
+        "as_is"  # wording: "as_is", what the files have; "2.1.1": put X in/on Y; "2.1.2": move X to Y, help
+    )
+    goals: str = (
+        "templated"  # the task sentence: "templated", or "human", a person's description of the same task
+    )
     max_turns: int = 50  # actions an episode may take
     workers: int = 2  # worker processes of the textworld engine
 

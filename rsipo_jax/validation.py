@@ -19,6 +19,8 @@ from rsipo_jax.config import Config
 
 METHODS = ("rsipo", "grpo")
 ENGINES = ("fast", "textworld")
+GAME_VERSIONS = ("as_is", "2.1.1", "2.1.2")
+GOALS = ("templated", "human")
 CONTEXTS = ("conversation", "window")
 PARSERS = ("faithful", "strict")
 TRUST_FUNCTIONS = ("pos_mean", "prob", "prob_excess", "reliability", "raw", "one", "zero")
@@ -36,6 +38,8 @@ SMALLEST_VOCABULARY = 512
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "method": METHODS,
     "env.engine": ENGINES,
+    "env.version": GAME_VERSIONS,
+    "env.goals": GOALS,
     "model.dtype": DTYPES,
     "context.kind": CONTEXTS,
     "context.parser": PARSERS,

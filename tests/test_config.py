@@ -18,9 +18,11 @@ from rsipo_jax import methods
 from rsipo_jax.agents import actions
 from rsipo_jax.agents.context import REQUEST_TOKENS
 from rsipo_jax.config import Config
+from rsipo_jax.envs.alfworld import versions
 from rsipo_jax.skills import trust
 from rsipo_jax.validation import (
     CHOICES,
+    GAME_VERSIONS,
     METHODS,
     PARSERS,
     RANGES,
@@ -102,6 +104,8 @@ def test_every_number_has_a_rule() -> None:
         ("tiny", {"loss__kl": math.nan}, r"config\.loss\.kl=nan .*finite number"),
         ("tiny", {"method": "grop"}, r"config\.method='grop' is unknown: choose one of rsipo, grpo"),
         ("tiny", {"env__engine": "slow"}, r"config\.env\.engine='slow' .*fast, textworld"),
+        ("tiny", {"env__version": "2.1.3"}, r"config\.env\.version='2\.1\.3' .*as_is, 2\.1\.1, 2\.1\.2"),
+        ("tiny", {"env__goals": "robot"}, r"config\.env\.goals='robot' .*templated, human"),
         ("tiny", {"trust__function": "some"}, r"config\.trust\.function='some' .*pos_mean"),
         ("tiny", {"model__dtype": "float16"}, r"config\.model\.dtype='float16' .*bfloat16"),
         ("tiny", {"model__checkpoint": "Qwen/Qwen2.5-3B"}, r"config\.model\.hidden_size=128 .*set it to 0"),
@@ -189,5 +193,6 @@ def test_to_config_dict_round_trips() -> None:
 def test_the_known_names_are_those_of_the_registries() -> None:
     """Validation lists what the layers above it register; the two must not drift apart."""
     assert set(METHODS) == set(methods.METHODS)
+    assert set(GAME_VERSIONS) == {"as_is", *versions.VERSIONS}
     assert set(PARSERS) == set(actions.PARSERS)
     assert set(TRUST_FUNCTIONS) == set(trust.WEIGHTS)

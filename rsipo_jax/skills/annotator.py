@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from rsipo_jax.envs.alfworld.engine import NOTHING
 from rsipo_jax.skills.parsing import SKILL_KEY, SUMMARY_KEY
@@ -54,16 +54,19 @@ def workflow(commands: Sequence[str], answers: Sequence[str], won: bool) -> list
     return kept
 
 
-def searched_in_vain(task: str, commands: Sequence[str], answers: Sequence[str]) -> list[str]:
+def searched_in_vain(
+    task: str, commands: Sequence[str], answers: Sequence[str], kinds: Collection[str] = ()
+) -> list[str]:
     """The last few receptacles whose inside the episode has seen without use, in order of first sight.
 
-    Of use are those where it did something, and those that held a thing which the task sentence names.
+    Of use are those where it did something, and those that held a thing which the task sentence names, or one of the
+    goal's `kinds`, which a person's sentence may call something else.
     """
     inside: dict[str, str] = {}  # receptacle -> all that was seen there
     for answer in answers:
         for on, within, things in _SEEN_INSIDE.findall(answer):
             inside[on or within] = f"{inside.get(on or within, '')} {things}"
-    named = set(re.findall("[a-z]+", task.lower()))
+    named = {*re.findall("[a-z]+", task.lower()), *kinds}
     steps = workflow(commands, answers, won=False)
     vain = [
         receptacle
@@ -74,13 +77,15 @@ def searched_in_vain(task: str, commands: Sequence[str], answers: Sequence[str])
     return vain[-_PLACES_NAMED:]
 
 
-def annotate(task: str, commands: Sequence[str], answers: Sequence[str], won: bool) -> str:
-    """The JSON a policy should write after this episode; `task` is the task sentence."""
+def annotate(
+    task: str, commands: Sequence[str], answers: Sequence[str], won: bool, kinds: Collection[str] = ()
+) -> str:
+    """The JSON a policy should write after this episode; `task` is the task sentence, `kinds` as above."""
     steps = workflow(commands, answers, won)
     if won:
         skill = ", ".join(steps)
     else:
-        vain = searched_in_vain(task, commands, answers)
+        vain = searched_in_vain(task, commands, answers, kinds)
         parts = [f"start with {', '.join(steps)}"] if steps else []
         parts += [f"do not search {', '.join(vain)}"] if vain else []
         skill = "; ".join(parts) or "search other places"

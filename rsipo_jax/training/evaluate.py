@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rsipo_jax.config import Config
-from rsipo_jax.envs.alfworld.data import find_tasks, load_game
+from rsipo_jax.envs.alfworld.data import GameData, find_tasks, load_game
 from rsipo_jax.envs.alfworld.experts import solve
 from rsipo_jax.envs.alfworld.pools import make_pool
 from rsipo_jax.envs.protocol import Task
@@ -152,7 +152,7 @@ def _leaves(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     return flat
 
 
-def _panel(config: Config, root: Path, name: str, step: int) -> Panel:
+def _panel(config: Config, root: GameData, name: str, step: int) -> Panel:
     return build_panel(name, partial(find_tasks, root), config.seed, step)
 
 

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from rsipo_jax.agents.rollout import Agent
 from rsipo_jax.config import Config
-from rsipo_jax.envs.alfworld.data import find_tasks
+from rsipo_jax.envs.alfworld.data import GameData, find_tasks
 from rsipo_jax.evaluation.panels import Panel
 from rsipo_jax.evaluation.play import play_panel
 from rsipo_jax.evaluation.scores import EpisodeScore, paired_bootstrap, score
@@ -122,7 +122,7 @@ def _measure(
     console: Console,
     log: RunLog,
     agent: Agent,
-    root: Path,
+    root: GameData,
     params: Params,
     panels: Sequence[Panel],
     step: int,

@@ -18,7 +18,7 @@ from rsipo_jax.agents import prompts
 from rsipo_jax.agents.context import make_context
 from rsipo_jax.agents.rollout import Agent
 from rsipo_jax.config import Config
-from rsipo_jax.envs.alfworld.data import find_tasks, has_split, load_game, resolve_root
+from rsipo_jax.envs.alfworld.data import GameData, find_tasks, has_split, load_game, resolve_root
 from rsipo_jax.envs.alfworld.experts import solve
 from rsipo_jax.envs.alfworld.generator import generate_games
 from rsipo_jax.envs.alfworld.pools import make_pool
@@ -63,16 +63,16 @@ def check_checkpoint(config: Config) -> None:
             raise ConfigError(str(error)) from error
 
 
-def prepare_games(config: Config, workdir: Path) -> Path:
-    """The data folder a run plays: the one it names, else games made in `workdir/games`."""
+def prepare_games(config: Config, workdir: Path) -> GameData:
+    """The games a run plays: those it names, else games made in `workdir/games`."""
     root = resolve_root(config.env)
     if root is None:
-        root = workdir / GAMES
-        generate_games(root, config.games)
+        generate_games(workdir / GAMES, config.games)
+        root = GameData(workdir / GAMES, config.env.version, config.env.goals)
     return root
 
 
-def prepare_demonstrations(config: Config, workdir: Path, root: Path) -> list[Demonstration]:
+def prepare_demonstrations(config: Config, workdir: Path, root: GameData) -> list[Demonstration]:
     """The expert episodes of the SFT stage; none when `sft.games` is 0."""
     if not config.sft.games:
         return []
@@ -146,7 +146,7 @@ def load_sft(workdir: Path, network: Network) -> Params:
     return load_params(workdir / SFT, network.params)
 
 
-def make_agent(config: Config, root: Path, network: Network) -> Agent:
+def make_agent(config: Config, root: GameData, network: Network) -> Agent:
     """Sampler, environments and context, ready to play. The caller closes `agent.pool`."""
     sampler = Sampler(
         network.model,
@@ -160,7 +160,7 @@ def make_agent(config: Config, root: Path, network: Network) -> Agent:
     return Agent(sampler, make_pool(config.env, root), context, network.tokenizer, config)
 
 
-def make_panels(config: Config, root: Path, step: int) -> list[Panel]:
+def make_panels(config: Config, root: GameData, step: int) -> list[Panel]:
     """The panels a run measures at RL step `step`: those of `eval.panels` whose split the data folder has.
 
     Raises ConfigError when the folder has none of them.
@@ -173,14 +173,14 @@ def make_panels(config: Config, root: Path, step: int) -> list[Panel]:
     return [build_panel(name, partial(find_tasks, root), config.seed, step) for name in present]
 
 
-def during_panels(config: Config, root: Path) -> list[Panel]:
+def during_panels(config: Config, root: GameData) -> list[Panel]:
     """The panel measured between RL steps, if there is one."""
     if not config.eval.every or not has_split(root, "valid_seen"):
         return []
     return [make_panel(DURING, find_tasks(root, "valid_seen"), config.eval.during)]
 
 
-def optimal_turns(config: Config, root: Path, panel: Panel) -> dict[str, int]:
+def optimal_turns(config: Config, root: GameData, panel: Panel) -> dict[str, int]:
     """The fewest turns that win each game, by task id. Only the fast engine's games are known well enough."""
     if config.env.engine != "fast":
         return {}

@@ -161,3 +161,13 @@ def test_places_of_no_use_are_those_seen_without_what_the_task_names() -> None:
     _, answers = run(kitchen(), used)
     assert searched_in_vain("put a mug in drawer", used, answers) == []
     assert searched_in_vain("put a plate in drawer", used, answers) == ["cabinet 1"]
+
+
+def test_a_person_may_call_the_goals_things_something_else() -> None:
+    commands = ["go to table 1", "go to sinkbasin 1"]
+    _, answers = run(kitchen(), commands)
+    sentence = "Rinse the fruit and chill it"
+    assert searched_in_vain(sentence, commands, answers) == ["table 1", "sinkbasin 1"]
+    assert searched_in_vain(sentence, commands, answers, ("apple", "fridge")) == ["sinkbasin 1"]
+    skill = parse_skill(annotate(sentence, commands, answers, False, ("apple", "fridge")))
+    assert (skill.summary, skill.text) == (sentence, "do not search sinkbasin 1")

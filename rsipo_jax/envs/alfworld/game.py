@@ -6,13 +6,13 @@ from the last to the first. PDDL ids are lower case throughout, as in the planne
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rsipo_jax.envs.alfworld.goals import Goal, parse_goal
 from rsipo_jax.envs.alfworld.pddl import PddlError, Problem, parse_problem
+from rsipo_jax.envs.alfworld.versions import split_grammar, version_of
 from rsipo_jax.validation import ConfigError
 
 KINDS = (
@@ -23,8 +23,6 @@ KINDS = (
     "pick_cool_then_place_in_recep",
     "pick_two_obj_and_place",
 )
-
-_TASK_SENTENCE = re.compile(r'Your task is to: (.*?)\.?"\n')
 
 
 class GameDataError(ConfigError):
@@ -47,6 +45,7 @@ VERSION_2_1_1 = Wording(
 VERSION_2_1_2 = Wording(
     move="move {o} to {r}", moved="You move the {o} to the {r}.", arrive_at_place=False, has_help=True
 )
+WORDINGS: Mapping[str, Wording] = {"2.1.1": VERSION_2_1_1, "2.1.2": VERSION_2_1_2}
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -107,15 +106,29 @@ class Game:
     sliced: frozenset[Thing]
 
 
-def parse_game(problem: str, grammar: str, source: str) -> Game:
-    """Parse a PDDL problem and its text grammar; `source` names the game in errors. Raises GameDataError."""
-    sentence = _TASK_SENTENCE.search(grammar)
-    if sentence is None:
+def parse_game(domain: str, grammar: str, problem: str, source: str) -> Game:
+    """Parse what a game file holds; `source` names the game in errors.
+
+    Raises GameDataError, also for rules (`domain`) or wording (`grammar`) that are not those the engine plays.
+    """
+    parts = split_grammar(grammar)
+    if parts is None:
         raise GameDataError(
             f"{source} names no task ('Your task is to: ...') in its grammar; restore the file."
         )
-    wording = VERSION_2_1_2 if VERSION_2_1_2.move in grammar else VERSION_2_1_1
-    return build_game(problem, sentence.group(1), wording, source)
+    template, sentence = parts
+    version = version_of(domain, template)
+    if not version:
+        raise GameDataError(unknown_version(source))
+    return build_game(problem, sentence, WORDINGS[version], source)
+
+
+def unknown_version(source: str) -> str:
+    """The sentence about a game of a version that the fast engine cannot play."""
+    return (
+        f"{source} is of a version that the fast engine does not know (it knows {' and '.join(WORDINGS)}); use "
+        "config.env.engine='textworld', which plays any, or games of one of these versions."
+    )
 
 
 def build_game(problem: str, sentence: str, wording: Wording, source: str) -> Game:

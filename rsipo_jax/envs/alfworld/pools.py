@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from pathlib import Path
 
 from rsipo_jax.config import EnvConfig
-from rsipo_jax.envs.alfworld.data import load_game
+from rsipo_jax.envs.alfworld.data import Source, load_game
 from rsipo_jax.envs.alfworld.engine import FastEpisode, intro
 from rsipo_jax.envs.alfworld.game import Game, GameDataError
 from rsipo_jax.envs.alfworld.textworld import TextWorldGame, require_alfworld
@@ -20,7 +19,7 @@ _PARSED_GAMES = 256  # kept in memory; about half a megabyte each
 class FastPool:
     """An EnvPool on the fast engine: all slots in this process, a game parsed once for all its episodes."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Source) -> None:
         self._game = functools.lru_cache(_PARSED_GAMES)(functools.partial(load_game, root))
         self._episodes: dict[int, FastEpisode] = {}
 
@@ -54,7 +53,7 @@ class FastPool:
         return episode.observe(episode.step(action))
 
 
-def make_pool(env: EnvConfig, root: Path) -> EnvPool:
+def make_pool(env: EnvConfig, root: Source) -> EnvPool:
     """The pool a run asks for: in this process ("fast"), or in config.env.workers processes ("textworld").
 
     Raises EngineMissing with the fix where that engine is not installed, ValueError for an unknown one.

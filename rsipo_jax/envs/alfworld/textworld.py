@@ -11,10 +11,9 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from rsipo_jax.envs.alfworld.data import read_game
+from rsipo_jax.envs.alfworld.data import Source, read_game
 from rsipo_jax.envs.protocol import Observation, Task
 from rsipo_jax.validation import ConfigError
 
@@ -36,7 +35,7 @@ def require_alfworld() -> None:
 class TextWorldGame:
     """One game of the original engine, wrapped as AlfredTWEnv wraps it."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Source) -> None:
         require_alfworld()
         import textworld
         from alfworld.agents.environment.alfred_tw_env import AlfredDemangler

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from rsipo_jax.config import SFTConfig
-from rsipo_jax.envs.alfworld.data import find_tasks, load_game
+from rsipo_jax.envs.alfworld.data import Source, find_tasks, load_game
 from rsipo_jax.envs.protocol import Task
 from rsipo_jax.training.demonstrations.play import Demonstration, demonstrations, reading_questions
 
@@ -25,7 +25,7 @@ class AlfworldDemonstrations(tfds.core.GeneratorBasedBuilder):
     RELEASE_NOTES: ClassVar[dict[str, str]] = {"1.0.0": "First version."}
 
     def __init__(
-        self, *, root: Path, games: int, questions: int, seed: int, max_turns: int, **kwargs: Any
+        self, *, root: Source, games: int, questions: int, seed: int, max_turns: int, **kwargs: Any
     ) -> None:
         self._root, self._games, self._questions = root, games, questions
         self._seed, self._max_turns = seed, max_turns
@@ -67,7 +67,7 @@ def chosen(tasks: Sequence[Task], count: int, seed: int) -> list[Task]:
 
 
 def load_demonstrations(
-    folder: Path, root: Path, sft: SFTConfig, seed: int, max_turns: int
+    folder: Path, root: Source, sft: SFTConfig, seed: int, max_turns: int
 ) -> list[Demonstration]:
     """Builds the data set in `folder` unless it is there, and reads it, in a fixed order."""
     builder = AlfworldDemonstrations(

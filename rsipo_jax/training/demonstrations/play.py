@@ -53,10 +53,11 @@ def demonstrations(game: Game, task: Task, seed: int, max_turns: int) -> Iterato
         commands = [_command(r) for r in first.responses]
         answers = first.observations[1:]
         sentence = task_of(first.observations[0]).rstrip(".")
-        analysis = annotate(sentence, commands, answers, first.won)
+        kinds = (game.goal.thing, game.goal.target)
+        analysis = annotate(sentence, commands, answers, first.won, kinds)
         yield replace(first, analysis=analysis)
         script = workflow(commands, answers, first.won)
-        avoid = [] if first.won else searched_in_vain(sentence, commands, answers)
+        avoid = [] if first.won else searched_in_vain(sentence, commands, answers, kinds)
         yield _play(game, task, rng, max_turns, 0.0, parse_skill(analysis).text, tuple(script), tuple(avoid))
 
 

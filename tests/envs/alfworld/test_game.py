@@ -8,10 +8,12 @@ from rsipo_jax.envs.alfworld.game import (
     VERSION_2_1_1,
     VERSION_2_1_2,
     GameDataError,
+    Wording,
     build_game,
     parse_game,
 )
 from rsipo_jax.envs.alfworld.goals import Goal
+from rsipo_jax.envs.alfworld.versions import PLACEHOLDER, _domain_text, _grammar_text
 from rsipo_jax.envs.alfworld.vocabulary import GOALS
 from tests.envs.alfworld.kitchen import CLEAN_APPLE, FACTS, kitchen
 
@@ -68,18 +70,24 @@ def test_states_the_engine_does_not_model_are_refused(fact: str, why: str) -> No
         kitchen(more=fact)
 
 
-def test_wording_and_sentence_come_from_the_grammar() -> None:
+@pytest.mark.parametrize(("version", "wording"), [("2.1.1", VERSION_2_1_1), ("2.1.2", VERSION_2_1_2)])
+def test_wording_and_sentence_come_from_the_grammar(version: str, wording: Wording) -> None:
     problem = f"(define (:init {FACTS}) (:goal {CLEAN_APPLE}))"
-    grammar = '"rhs": "Your task is to: find a mug."\n template :: "put {o} in/on {r}";'
-    old = parse_game(problem, grammar, "game")
-    new = parse_game(problem, grammar.replace("put {o} in/on {r}", "move {o} to {r}"), "game")
-    assert (old.sentence, old.wording) == ("find a mug", VERSION_2_1_1)
-    assert (new.sentence, new.wording) == ("find a mug", VERSION_2_1_2)
+    domain, template = _domain_text("official", version), _grammar_text(version)
+    game = parse_game(domain, template.replace(PLACEHOLDER, "find a mug"), problem, "game")
+    assert (game.sentence, game.wording) == ("find a mug", wording)
+
+
+def test_unknown_rules_and_wording_are_refused() -> None:
+    domain, grammar = _domain_text("official", "2.1.1"), _grammar_text("2.1.1")
+    for rules, words in [("", grammar), (domain, grammar.replace("You open", "You slowly open"))]:
+        with pytest.raises(GameDataError, match=r"^game is of a version that the fast engine does not know"):
+            parse_game(rules, words, "(define (:init) (:goal (and)))", "game")
 
 
 def test_a_grammar_without_a_task_is_refused() -> None:
     with pytest.raises(GameDataError, match="names no task"):
-        parse_game("(define (:init) (:goal (and)))", "", "game")
+        parse_game("", "", "(define (:init) (:goal (and)))", "game")
 
 
 def test_errors_name_the_game() -> None:
