@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from rsipo_jax.agents.rollout import EVALUATE, Agent, Episode, rollout
 from rsipo_jax.agents.trajectory import Trajectory
-from rsipo_jax.envs.protocol import EnvPool, Task
+from rsipo_jax.envs.protocol import EnvPool
 from rsipo_jax.evaluation.panels import Panel
 from rsipo_jax.evaluation.scores import EpisodeScore
 
@@ -45,30 +45,25 @@ def play_panel(
 def play_plans(
     pool: EnvPool,
     panel: Panel,
-    plan: Callable[[Task], Sequence[str]],
+    plans: Mapping[str, Sequence[str]],
     optimal: Mapping[str, int],
     on_done: Callable[[int], None] = lambda _: None,
 ) -> list[EpisodeScore]:
-    """Plays `plan(task)`, a list of actions, in every game of the panel; `on_done` is told how many games are over."""
+    """Plays the actions planned for each task id in every game of the panel; `on_done` is told how many games are over."""
     scores, rows = [], panel.draws()
     for first in range(0, len(rows), TOGETHER):
         batch = rows[first : first + TOGETHER]
-        plans = [list(plan(task)) for task, _ in batch]
+        actions = [plans[task.id] for task, _ in batch]
         latest = pool.reset({slot: task for slot, (task, _) in enumerate(batch)})
-        for turn in range(max(map(len, plans))):
-            latest |= pool.step(
-                {
-                    slot: actions[turn]
-                    for slot, actions in enumerate(plans)
-                    if turn < len(actions) and not latest[slot].error
-                }
-            )
+        for turn in range(max(map(len, actions))):
+            playing = [s for s, plan in enumerate(actions) if turn < len(plan) and not latest[s].error]
+            latest |= pool.step({slot: actions[slot][turn] for slot in playing})
         scores += [
             EpisodeScore(
                 task.id,
                 task.kind,
                 latest[slot].won,
-                len(plans[slot]),
+                len(actions[slot]),
                 0,
                 latest[slot].error,
                 draw,

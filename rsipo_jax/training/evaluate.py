@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from functools import partial
@@ -11,9 +12,9 @@ from typing import Any
 
 from rsipo_jax.config import Config
 from rsipo_jax.envs.alfworld.data import GameData, find_tasks, load_game
-from rsipo_jax.envs.alfworld.experts import solve
+from rsipo_jax.envs.alfworld.handcoded import play_handcoded
+from rsipo_jax.envs.alfworld.planner import solve
 from rsipo_jax.envs.alfworld.pools import make_pool
-from rsipo_jax.envs.protocol import Task
 from rsipo_jax.evaluation.panels import Panel, build_panel
 from rsipo_jax.evaluation.play import play_panel, play_plans
 from rsipo_jax.evaluation.scores import EpisodeScore, paired_bootstrap, score
@@ -25,6 +26,7 @@ from rsipo_jax.training.checkpoint import Checkpoints
 from rsipo_jax.validation import ConfigError
 
 EVALUATIONS = "evaluation.jsonl"
+HANDCODED_TURNS = 50  # ALFWorld's own limit
 
 
 def evaluate(config: Config, workdir: Path, name: str, step: int) -> None:
@@ -74,20 +76,28 @@ def evaluate_planner(config: Config, workdir: Path, name: str) -> None:
     console = make_console()
     root = setup.prepare_games(config, workdir)
     panel = _panel(config, root, name, 0)
-    plans = {task.id: solve(load_game(root, task)) or [] for task in dict.fromkeys(panel.tasks)}
-    optimal = {id_: len(plan) for id_, plan in plans.items() if plan}
-
-    def planned(task: Task) -> list[str]:
-        return [step.action for step in plans[task.id]]
-
-    with (
-        closing(make_pool(config.env, root)) as pool,
-        progress(console, f"{name}: games", len(panel.tasks)) as advance,
-    ):
-        episodes = play_plans(pool, panel, planned, optimal, advance)
-    record = _record(panel, episodes, "planner", 0)
-    console.print(panel_table([record], titles=["planner"]))
-    console.print(panel_line(record), soft_wrap=True)
+    plans: dict[str, list[str]] = {}
+    for task in dict.fromkeys(panel.tasks):
+        plan = solve(load_game(root, task))
+        if plan is None:
+            raise ConfigError(f"{task.id} cannot be won from its start: remove the game from {root}")
+        plans[task.id] = plan
+    optimal = {id_: len(plan) for id_, plan in plans.items()}
+    with closing(make_pool(config.env, root)) as pool:
+        with progress(console, f"{name}: games, planner", len(panel.tasks)) as advance:
+            planned = play_plans(pool, panel, plans, optimal, advance)
+    handcoded = []
+    with progress(console, f"{name}: games, handcoded expert", len(panel.tasks)) as advance:
+        for task, draw in panel.draws():
+            rng = random.Random(f"{config.seed}/{task.id}/{draw}")
+            won, turns = play_handcoded(load_game(root, task), rng, HANDCODED_TURNS)
+            handcoded.append(
+                EpisodeScore(task.id, task.kind, won, turns, 0, draw=draw, optimal=optimal[task.id])
+            )
+            advance(1)
+    records = [_record(panel, planned, "planner", 0), _record(panel, handcoded, "handcoded", 0)]
+    console.print(panel_table(records, titles=["planner", f"handcoded, {HANDCODED_TURNS} turns"]))
+    console.print(panel_line(records[0]), soft_wrap=True)
     console.print(f"panel hash {panel.hash}")
 
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from rsipo_jax.agents.prompts import task_of
 from rsipo_jax.config import GamesConfig
 from rsipo_jax.envs.alfworld.engine import NOTHING, FastEpisode, intro
-from rsipo_jax.envs.alfworld.experts import Planner, SearchingExpert
+from rsipo_jax.envs.alfworld.experts import SearchingExpert
 from rsipo_jax.envs.alfworld.game import VERSION_2_1_1, VERSION_2_1_2, Game, Wording, build_game
 from rsipo_jax.envs.alfworld.generator import make_game
+from rsipo_jax.envs.alfworld.planner import solve
 from rsipo_jax.skills.annotator import annotate, searched_in_vain, workflow
 from rsipo_jax.skills.parsing import parse_skill
 from tests.envs.alfworld.kitchen import kitchen
@@ -95,7 +96,8 @@ def test_the_workflow_of_a_search_is_the_search_left_out() -> None:
 def test_an_episode_won_by_arriving_at_a_lit_lamp_ends_its_workflow_with_the_walk() -> None:
     games = (generated(index) for index in range(24))
     game = next(g for g in games if g.goal.treatment == "light")
-    planned = [step for step in _plan(game) if not step.startswith("use")]
+    plan = solve(game) or []
+    planned = plan[: next(turn for turn, command in enumerate(plan) if command.startswith("take ")) + 1]
     lamp, place = next(
         (t.name, r.name) for r, inside in game.contents.items() for t in inside if t.kind == game.goal.target
     )
@@ -106,15 +108,6 @@ def test_an_episode_won_by_arriving_at_a_lit_lamp_ends_its_workflow_with_the_wal
     steps = workflow(commands, answers, won=True)
     assert steps[-1] == f"go to {place}" and run(game, steps)[0].won
     assert workflow(commands, answers, won=False) == steps[:-1]
-
-
-def _plan(game: Game) -> list[str]:
-    """The planner's commands up to the thing in hand."""
-    episode, planner, commands = FastEpisode(game), Planner(game), []
-    while not (episode.held and episode.held.kind == game.goal.thing):
-        commands.append(planner.act(episode).action)
-        episode.step(commands[-1])
-    return commands
 
 
 @given(index=st.integers(0, 23), seed=st.integers(0, 10**6), limit=st.integers(0, 14))

@@ -128,7 +128,8 @@ class FastEpisode:
         return f"You pick up the {thing.name} from the {receptacle.name}."
 
     def _move(self, receptacle: Receptacle, thing: Thing) -> str:
-        self.contents[receptacle] = tuple(sorted((*self.contents[receptacle], thing), key=lambda t: t.id))
+        inside = {thing, *self.contents[receptacle]}  # a thing that lay in two receptacles may be in it still
+        self.contents[receptacle] = tuple(sorted(inside, key=lambda t: t.id))
         self.taken_out -= {(thing, receptacle)}
         self.spots[thing] = self.spots.get(thing, frozenset()) | {self.place}
         self.held = None

@@ -1,9 +1,8 @@
-"""Players that win: a planner that knows the whole game, and a searcher that knows only what it has seen.
+"""A player that wins although it knows only what it has seen.
 
-Both follow one policy over `Beliefs`; they differ in where the beliefs come from. Every turn is a thought and
-an action. The thought says what is known and what to do about it, the object first ("mug not found, search",
-"mug 1 found, take", "mug 1 held, put in cabinet"): a policy that has named the object can look for that very
-token in what it has read.
+Every turn is a thought and an action. The thought says what is known and what to do about it, the object first
+("mug not found, search", "mug 1 found, take", "mug 1 held, put in cabinet"): a policy that has named the object
+can look for that very token in what it has read.
 """
 
 from __future__ import annotations
@@ -13,11 +12,10 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from rsipo_jax.envs.alfworld.engine import FastEpisode
 from rsipo_jax.envs.alfworld.game import Game, Receptacle
+from rsipo_jax.envs.alfworld.planner import APPLIANCES
 from rsipo_jax.envs.protocol import Observation
 
-APPLIANCES = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
 LAMP_PLACES = ("sidetable", "desk", "dresser", "shelf", "coffeetable", "diningtable", "tvstand")
 
 
@@ -37,34 +35,6 @@ class Beliefs:
     closed: set[str] = field(default_factory=set)  # receptacles known to be closed
     held: str = ""
     treated: set[str] = field(default_factory=set)  # things that are clean, hot or cool, as the goal asks
-
-
-class Planner:
-    """Plays from any state of the fast engine with full knowledge; short, not always shortest, paths."""
-
-    def __init__(self, game: Game) -> None:
-        self._policy = _Policy(game, game.receptacles)
-        goal = game.goal
-        self._usable = {
-            thing.name
-            for thing in game.things
-            if thing.kind == goal.thing
-            and thing.pickupable
-            and (goal.treatment not in APPLIANCES or getattr(thing, f"{goal.treatment}able"))
-        }
-        self._lamps = {thing.name for thing in game.things if thing.kind == goal.target and thing.toggleable}
-
-    def act(self, episode: FastEpisode) -> ExpertStep:
-        """The next step from the episode's present state."""
-        states = {"clean": episode.clean, "heat": episode.hot, "cool": episode.cool}
-        treated = states.get(episode.game.goal.treatment, frozenset())
-        beliefs = Beliefs(
-            contents={r.name: {thing.name for thing in inside} for r, inside in episode.contents.items()},
-            closed={r.name for r in episode.contents if r.openable and r not in episode.opened},
-            held=episode.held.name if episode.held else "",
-            treated={thing.name for thing in treated},
-        )
-        return self._policy.next_step(beliefs, self._usable, self._lamps, episode.admissible)
 
 
 class SearchingExpert:
@@ -90,18 +60,6 @@ class SearchingExpert:
         usable = {name for name in seen if _kind(name) == self._goal.thing}
         lamps = {name for name in seen if _kind(name) == self._goal.target}
         return self._policy.next_step(beliefs, usable, lamps, observation.admissible)
-
-
-def solve(game: Game, limit: int = 50) -> list[ExpertStep] | None:
-    """The planner's steps from the start to the goal, or None if `limit` steps do not reach it."""
-    episode, planner = FastEpisode(game), Planner(game)
-    steps: list[ExpertStep] = []
-    while not episode.won:
-        if len(steps) == limit:
-            return None
-        steps.append(planner.act(episode))
-        episode.step(steps[-1].action)
-    return steps
 
 
 class _Policy:

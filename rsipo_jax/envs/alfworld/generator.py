@@ -18,9 +18,9 @@ from pathlib import Path
 
 from rsipo_jax.config import GamesConfig
 from rsipo_jax.envs.alfworld import vocabulary as v
-from rsipo_jax.envs.alfworld.experts import solve
 from rsipo_jax.envs.alfworld.game import KINDS, VERSION_2_1_2, GameDataError, build_game
 from rsipo_jax.envs.alfworld.layout import FOLDER, GAME_FILE
+from rsipo_jax.envs.alfworld.planner import solve
 from rsipo_jax.envs.alfworld.scenes import DrawnGame, draw_game
 
 VERSION = 1  # raise it when the same settings come to give other games

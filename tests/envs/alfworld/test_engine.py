@@ -85,6 +85,15 @@ def test_receptacles_at_one_standpoint() -> None:
     assert episode.step("look") == "You are facing the cabinet 1, and fridge 1. Next to it, you see a mug 1."
 
 
+def test_a_thing_in_two_receptacles_is_listed_once_when_it_comes_back_to_one() -> None:
+    episode = FastEpisode(kitchen(more="(inReceptacle Apple_bar_1 Sink_bar_1_bar_SinkBasin)"))
+    play(episode, "go to table 1", "take apple 2 from table 1", "go to sinkbasin 1")
+    assert (
+        play(episode, "examine sinkbasin 1", "move apple 2 to sinkbasin 1", "examine sinkbasin 1")[::2]
+        == ["On the sinkbasin 1, you see a apple 2."] * 2
+    )
+
+
 def test_things_can_be_examined_only_while_held() -> None:
     episode = FastEpisode(kitchen())
     assert play(episode, "go to table 1", "examine knife 1", "take knife 1 from table 1", "examine knife 1")[

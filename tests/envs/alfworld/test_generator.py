@@ -13,9 +13,9 @@ from rsipo_jax.config import GamesConfig
 from rsipo_jax.envs.alfworld import generator
 from rsipo_jax.envs.alfworld.data import FOLDER, SPLITS, find_tasks, load_game
 from rsipo_jax.envs.alfworld.engine import FastEpisode
-from rsipo_jax.envs.alfworld.experts import solve
 from rsipo_jax.envs.alfworld.game import KINDS, GameDataError
 from rsipo_jax.envs.alfworld.generator import generate_games, make_game
+from rsipo_jax.envs.alfworld.planner import solve
 from rsipo_jax.envs.alfworld.vocabulary import SHARES, UNSEEN_SCENES
 
 SMALL = GamesConfig(train=6, valid_seen=2, valid_unseen=2, seed=5)
