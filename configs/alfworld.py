@@ -29,7 +29,7 @@ from rsipo_jax.validation import ConfigError, to_config_dict
 
 TINY = Config(
     env=EnvConfig(max_turns=15),
-    games=GamesConfig(train=800, valid_seen=100, valid_unseen=210, max_per_kind=2),
+    games=GamesConfig(train=800, valid_seen=100, valid_unseen=210, max_per_kind=1),
     model=ModelSection(
         hidden_size=128,
         intermediate_size=384,

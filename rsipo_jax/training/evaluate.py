@@ -83,9 +83,11 @@ def evaluate_planner(config: Config, workdir: Path, name: str) -> None:
             raise ConfigError(f"{task.id} cannot be won from its start: remove the game from {root}")
         plans[task.id] = plan
     optimal = {id_: len(plan) for id_, plan in plans.items()}
-    with closing(make_pool(config.env, root)) as pool:
-        with progress(console, f"{name}: games, planner", len(panel.tasks)) as advance:
-            planned = play_plans(pool, panel, plans, optimal, advance)
+    with (
+        closing(make_pool(config.env, root)) as pool,
+        progress(console, f"{name}: games, planner", len(panel.tasks)) as advance,
+    ):
+        planned = play_plans(pool, panel, plans, optimal, advance)
     handcoded = []
     with progress(console, f"{name}: games, handcoded expert", len(panel.tasks)) as advance:
         for task, draw in panel.draws():

@@ -19,8 +19,8 @@ from rsipo_jax.agents.context import make_context
 from rsipo_jax.agents.rollout import Agent
 from rsipo_jax.config import Config
 from rsipo_jax.envs.alfworld.data import GameData, find_tasks, has_split, load_game, resolve_root
-from rsipo_jax.envs.alfworld.planner import solve
 from rsipo_jax.envs.alfworld.generator import generate_games
+from rsipo_jax.envs.alfworld.planner import solve
 from rsipo_jax.envs.alfworld.pools import make_pool
 from rsipo_jax.evaluation.panels import SPLITS, Panel, build_panel, make_panel
 from rsipo_jax.models import huggingface

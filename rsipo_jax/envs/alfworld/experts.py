@@ -16,6 +16,7 @@ from rsipo_jax.envs.alfworld.game import Game, Receptacle
 from rsipo_jax.envs.alfworld.planner import APPLIANCES
 from rsipo_jax.envs.protocol import Observation
 
+NOT_FOUND = " not found, search"  # how a thought ends that goes on looking
 LAMP_PLACES = ("sidetable", "desk", "dresser", "shelf", "coffeetable", "diningtable", "tvstand")
 
 
@@ -142,7 +143,7 @@ class _Policy:
 
     def _search(self, state: str, kind: str, beliefs: Beliefs, admissible: Sequence[str]) -> ExpertStep:
         """Look into a receptacle not seen yet: a likely one first, then one within reach."""
-        thought = f"{state} not found, search"
+        thought = f"{state}{NOT_FOUND}"
         unseen = [name for name in self._receptacles if name not in beliefs.contents]
         unseen.sort(key=lambda name: (not self._likely(kind, name), f"go to {name}" in admissible))  # stable
         return ExpertStep(thought, _reach(unseen[0], admissible) if unseen else "look")

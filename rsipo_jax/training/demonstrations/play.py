@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rsipo_jax.agents.prompts import task_of, without_banner
-from rsipo_jax.envs.alfworld.engine import FastEpisode, intro
-from rsipo_jax.envs.alfworld.experts import ExpertStep, SearchingExpert
+from rsipo_jax.envs.alfworld.engine import NOTHING, FastEpisode, intro
+from rsipo_jax.envs.alfworld.experts import NOT_FOUND, ExpertStep, SearchingExpert
 from rsipo_jax.envs.alfworld.game import Game
 from rsipo_jax.envs.alfworld.vocabulary import FURNITURE
 from rsipo_jax.envs.protocol import Task
@@ -21,6 +21,7 @@ from rsipo_jax.text.tags import ACTION_CLOSE, ACTION_OPEN, THINK_CLOSE, THINK_OP
 # Share of turns at which the expert slips, one pass over the game each. Slips are read, never imitated: they show how to
 # recover, and make the failures from which avoidance skills are written.
 NOISE = (0.0, 0.1, 0.25)
+STUCK = 0.5  # chance that a slip which did nothing is made again
 
 READING = "reading"  # the kind of a demonstration that is a question, not an episode
 LOOKS, QUESTIONS = 3, 8  # receptacles shown and things asked for in a reading question
@@ -133,7 +134,7 @@ def _play(
     observation = episode.observe(intro(game))
     observations, admissible = [observation.text], list[tuple[str, ...]]()
     responses, imitate = list[str](), list[bool]()
-    scripted = deque(script)
+    scripted, last = deque(script), ExpertStep("", "")
     while not observation.won and len(responses) < max_turns:
         step = expert.act(observation)
         while scripted and scripted[0] not in observation.admissible:
@@ -143,8 +144,10 @@ def _play(
             step = ExpertStep(step.thought, scripted.popleft())
         good = rng.random() >= noise
         if not good:
-            previous = _command(responses[-1]) if responses else ""
-            step = ExpertStep(step.thought, _slip(rng, step.action, previous, observation.admissible))
+            step = _slip(rng, step, game.goal.thing, observation.admissible)
+        elif responses and not imitate[-1] and observation.text == NOTHING and rng.random() < STUCK:
+            good, step = False, last  # the same mistake again
+        last = step
         admissible.append(observation.admissible)
         responses.append(response(step))
         imitate.append(good)
@@ -156,14 +159,19 @@ def _play(
     )  # fmt: skip
 
 
-def _slip(rng: random.Random, action: str, previous: str, admissible: Sequence[str]) -> str:
-    """A mistake that small policies make: a pointless action, the last one again, or the wrong number of a thing."""
-    kind = rng.randrange(3)
-    if kind == 0:
-        return rng.choice([a for a in admissible if a != "help"])
-    if kind == 1 and previous:
-        return previous
-    return re.sub(r"\d+$", lambda number: str(int(number[0]) % 3 + 1), action)
+def _slip(rng: random.Random, step: ExpertStep, wanted: str, admissible: Sequence[str]) -> ExpertStep:
+    """A mistake that small policies make: to see what is not there, a pointless action, the wrong number of a thing.
+
+    The first ends most of their episodes, for the next thought follows the last one.
+    """
+    here = [a.removeprefix("examine ") for a in admissible if a.startswith("examine ")]
+    if step.thought.endswith(NOT_FOUND) and here and rng.random() < 0.5:
+        thing = f"{wanted} {rng.randint(1, 2)}"
+        return ExpertStep(f"{thing} found, take", f"take {thing} from {rng.choice(here)}")
+    if rng.random() < 0.5:
+        return ExpertStep(step.thought, rng.choice([a for a in admissible if a != "help"]))
+    wrong = re.sub(r"\d+$", lambda number: str(int(number[0]) % 3 + 1), step.action)
+    return ExpertStep(step.thought, wrong)
 
 
 def _command(text: str) -> str:

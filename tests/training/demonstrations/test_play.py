@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import cache
 from pathlib import Path
 
@@ -72,10 +73,24 @@ def test_episodes_come_in_pairs_without_a_skill_and_with_it(index: int) -> None:
 def test_some_turns_are_slips_and_some_episodes_fail() -> None:
     noisy = [demo for index in range(12) for demo in played(index)[2::2]]
     share = sum(not good for demo in noisy for good in demo.imitate) / sum(len(d.imitate) for d in noisy)
-    assert NOISE[1] / 2 < share < NOISE[2]
+    assert NOISE[1] / 2 < share < 1.5 * NOISE[2]  # some are made twice
     short = [demo for index in range(12) for demo in played(index, 6)]
     assert any(not demo.won and "do not search" in demo.analysis for demo in short)
     assert any(not demo.won and demo.skill.startswith("start with") for demo in short)
+
+
+def test_who_saw_what_is_not_there_looks_on() -> None:
+    """Slips of seeing exist, are not imitated, and the next good turn goes on as if nothing had been seen."""
+    recoveries = 0
+    for demo in (demo for index in range(12) for demo in played(index)[2::2]):
+        turns = list(zip(demo.responses, demo.imitate, demo.observations[1:], strict=True))
+        for (said, good, seen), (after, good_after, _) in itertools.pairwise(turns):
+            if "found, take" in said and "not found" not in said and seen == NOTHING:
+                assert not good
+                if good_after:
+                    assert parse_faithful(after, ()).command != parse_faithful(said, ()).command
+                    recoveries += "not found, search" in after
+    assert recoveries > 5
 
 
 def test_demonstrations_depend_on_seed_and_task_alone() -> None:
