@@ -14,7 +14,7 @@ from rsipo_jax.envs.alfworld.textworld import TextWorldGame, require_alfworld
 from rsipo_jax.envs.pool import ProcessPool
 from rsipo_jax.envs.protocol import EnvPool, Observation, Task
 
-_PARSED_GAMES = 256  # kept in memory; about half a megabyte each
+_PARSED_GAMES = 256  # kept in memory; about 50 kB each
 
 
 class FastPool:

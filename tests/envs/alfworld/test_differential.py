@@ -16,6 +16,7 @@ from rsipo_jax.envs.alfworld.data import FOLDER, SPLITS, find_tasks, read_game
 from rsipo_jax.envs.alfworld.game import KINDS, VERSION_2_1_1, VERSION_2_1_2, parse_game
 from rsipo_jax.envs.alfworld.generator import generate_games
 from rsipo_jax.envs.protocol import Task
+from rsipo_jax.evaluation.panels import make_panel
 from rsipo_jax.reports.console import make_console
 from tests.envs.alfworld import differential
 from tests.envs.alfworld.differential import FastPlayer, OriginalPlayer, View, compare, in_version
@@ -49,6 +50,11 @@ def real_root() -> Path:
 
 def games_of(root: Path, split: str, kind: str) -> list[Task]:
     return [task for task in find_tasks(root, split) if task.kind == kind][: PER_CELL[split]]
+
+
+def some_of(root: Path, number: int) -> tuple[Task, ...]:
+    """Games of valid_seen, spread evenly."""
+    return make_panel("some", find_tasks(root, "valid_seen"), number).tasks
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -187,8 +193,7 @@ def test_a_game_that_breaks_is_a_difference(tmp_path: Path) -> None:
 
 
 def test_some_real_games_play_alike(real_root: Path, sped_up: OriginalPlayer) -> None:
-    tasks = find_tasks(real_root, "valid_seen")
-    for task in tasks[:: len(tasks) // 4]:
+    for task in some_of(real_root, 4):
         content = in_version(read_game(real_root, task), version := differential.version_for(task.id))
         assert not compare(sped_up, [FastPlayer()], content, 0, task.id, version).differences
 
@@ -197,10 +202,9 @@ def test_some_real_games_play_alike(real_root: Path, sped_up: OriginalPlayer) ->
 def test_all_real_games_play_alike(
     real_root: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """20 minutes on two free cores; resumed from the log of $RSIPO_DIFFERENTIAL_LOG, or one in pytest's cache."""
-    assert request.config.cache is not None
-    default = request.config.cache.mkdir("differential") / "log.jsonl"
-    log = Path(os.environ.get("RSIPO_DIFFERENTIAL_LOG", "") or default)
+    """Half an hour on two free cores; resumed from the log of $RSIPO_DIFFERENTIAL_LOG, or one in pytest's cache."""
+    named = os.environ.get("RSIPO_DIFFERENTIAL_LOG", "")
+    log = Path(named) if named else request.getfixturevalue("cache").mkdir("differential") / "log.jsonl"
     with capsys.disabled():
         records = differential.run(real_root, log, 0, 2, 0, False, make_console())
     assert not [record for record in records if record["differences"]]
@@ -210,8 +214,7 @@ def test_all_real_games_play_alike(
 @pytest.mark.slow
 def test_the_untouched_original_plays_real_games_alike(real_root: Path, sped_up: OriginalPlayer) -> None:
     untouched = OriginalPlayer(untouched=True)
-    tasks = find_tasks(real_root, "valid_seen")
-    for task in tasks[:: len(tasks) // 8]:
+    for task in some_of(real_root, 8):
         content = in_version(read_game(real_root, task), version := differential.version_for(task.id))
         result = compare(untouched, [sped_up, FastPlayer()], content, 2, task.id, version)
         assert not result.differences
