@@ -66,9 +66,9 @@ def rollout(
     order: dict[int, int] = {}  # slot -> index in `episodes`
     finished: dict[int, Trajectory] = {}
 
-    def end(slot: int, status: str, error: str = "") -> None:
+    def end(slot: int, status: str) -> None:
         trajectory = active.pop(slot)
-        trajectory.status, trajectory.error = status, error
+        trajectory.status = status
         finished[order[slot]] = trajectory
         free.append(slot)
         on_done(trajectory)
@@ -76,7 +76,8 @@ def rollout(
     def observe(slot: int, observation: Observation) -> None:
         trajectory = active[slot]
         if observation.error:
-            end(slot, "env_error", observation.error)
+            trajectory.error, trajectory.trace = observation.error, observation.trace
+            end(slot, "env_error")
             return
         trajectory.observations.append(observation.text)
         seen[slot] = observation

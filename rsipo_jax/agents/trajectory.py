@@ -45,7 +45,8 @@ class Trajectory:
     writing: Turn | None = None  # the skill-writing turn after the end
     won: bool = False
     status: str = ""  # won | out_of_turns | context_full | env_error
-    error: str = ""
+    error: str = ""  # why the environment failed, in one sentence
+    trace: str = ""  # the stack trace behind it, where there is one
 
     @property
     def void(self) -> bool:

@@ -179,7 +179,8 @@ def _work(connection: Connection, make: Callable[[], Environment]) -> None:
         except Exception as error:  # the episode is void; the process and its other slots are sound
             environments.pop(request.slot, None)
             where = traceback.extract_tb(error.__traceback__)[-1]
-            observation = _failure(f"{type(error).__name__} in {where.name}: {error}")
+            sentence = " ".join(f"{type(error).__name__} in {where.name}: {error}".split())
+            observation = _failure(sentence, "".join(traceback.format_exception(error)))
         connection.send(observation)
     for environment in environments.values():
         environment.close()
@@ -198,5 +199,5 @@ def _play(
     return observation
 
 
-def _failure(sentence: str) -> Observation:
-    return Observation("", (), won=False, error=sentence)
+def _failure(sentence: str, trace: str = "") -> Observation:
+    return Observation("", (), won=False, error=sentence, trace=trace)

@@ -27,7 +27,8 @@ class Observation:
     text: str
     admissible: tuple[str, ...]  # actions that would do something now, sorted
     won: bool  # whether the goal holds in this state
-    error: str = ""  # not empty: the environment failed and the episode is void
+    error: str = ""  # not empty: the environment failed and the episode is void; one sentence
+    trace: str = ""  # the stack trace behind an error, where there is one
 
 
 class Environment(Protocol):

@@ -213,7 +213,7 @@ def _episode_record(t: Trajectory, role: str) -> dict:
     return {
         "role": role, "task": t.task.id, "kind": t.task.kind, "group": t.group, "rollout": t.rollout,
         "won": t.won, "status": t.status, "turns": len(t.turns), "invalid_actions": t.invalid_actions,
-        "error": t.error, "actions": [turn.command for turn in t.turns],
+        "error": t.error, "trace": t.trace, "actions": [turn.command for turn in t.turns],
     }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -33,7 +34,7 @@ class Diary:
             case "slow":
                 time.sleep(0.5)
             case "raise":
-                raise RuntimeError("out of ink")
+                raise RuntimeError("out of\nink")
             case "process id":
                 return Observation(str(os.getpid()), (), won=False)
         self._lines.append(action)
@@ -108,6 +109,7 @@ def test_an_exception_costs_its_own_slot_and_no_process(pool: ProcessPool) -> No
     before = pool.step({2: "process id"})[2].text
     answers = pool.step({0: "raise", 2: "a"})
     assert answers[0].error == "RuntimeError in step: out of ink"
+    assert re.search(r"(?s)Traceback.*, in step\n.*RuntimeError: out of\nink", answers[0].trace)
     assert answers[2].text == "d2 a"
     assert pool.step({2: "process id"})[2].text == before
 

@@ -54,7 +54,7 @@ SCRIPT = {
 
 
 class ScriptedPool:
-    """Two identical rooms in which the command `win` wins."""
+    """Two identical rooms in which the command `win` wins and `break` breaks the environment."""
 
     def reset(self, tasks: Mapping[int, Task]) -> dict[int, Observation]:
         return {
@@ -63,7 +63,11 @@ class ScriptedPool:
         }
 
     def step(self, actions: Mapping[int, str]) -> dict[int, Observation]:
-        return {slot: Observation("Done.", ("look", "win"), a == "win") for slot, a in actions.items()}
+        broken = Observation("", (), False, error="The room fell down.", trace="Traceback: ...")
+        return {
+            slot: broken if a == "break" else Observation("Done.", ("look", "win"), a == "win")
+            for slot, a in actions.items()
+        }
 
     def close(self) -> None: ...
 
@@ -195,6 +199,32 @@ def test_a_skill_never_written_leaves_the_others_alone(
     assert credit.advantages[(rows.token_episode == 0) & (rows.kind == SKILL)].all()
     assert result.metrics["valid_skills"] == 1.0
     assert result.skills[2]["status"] == "no_room"
+
+
+def test_what_the_environment_spoiled_counts_nowhere(
+    tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SCRIPT, (ACT, 0, 1), ["look", "break"])
+    monkeypatch.setitem(SCRIPT, (REPLAY, 1, 1), ["break"])
+    result, _, rows, _, credit = run_step(tokenizer, config(), monkeypatch)
+    metrics = result.metrics
+    assert metrics["env_errors"] == 2.0
+    assert metrics["success"] == pytest.approx(1 / 3)
+    assert metrics["length"] == 2.0
+    assert metrics["reward"] == pytest.approx((10 + 0 - 0.1) / 3)
+    assert metrics["valid_actions"] == pytest.approx(5 / 6)
+    assert metrics["mixed_groups"] == 0.0  # what is left of task 0 won, and task 1 was lost
+    assert metrics["replay_success"] == 1.0  # of the one replay that came to its end
+    assert metrics["valid_skills"] == pytest.approx(2 / 3)
+    assert 1 not in rows.episode
+    assert not credit.advantages[
+        (rows.token_episode == 0) & (rows.kind == ACTION)
+    ].any()  # alone in its group
+    assert [s["gain"] for s in result.skills] == [0.0, None, None, None]
+    spoiled = [e for e in result.episodes if e["status"] == "env_error"]
+    assert [(e["role"], e["error"], e["trace"]) for e in spoiled] == [
+        (role, "The room fell down.", "Traceback: ...") for role in ("act", "replay")
+    ]
 
 
 def test_replays_read_the_skill_and_students_do_not(

@@ -8,6 +8,7 @@ lists of two end in ", and a".
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Sequence
 
 from rsipo_jax.envs.alfworld.game import Game, Receptacle, Thing
@@ -234,7 +235,9 @@ class FastEpisode:
                         local[f"slice {thing.name} with {held.name}"] = ("slice", None, thing)
         self._local = local
         everywhere = ("help", "inventory", "look") if self.game.wording.has_help else ("inventory", "look")
-        self.admissible = tuple(sorted((*self.game.travel[self.place], *everywhere, *local)))
+        others = sorted((*everywhere, *local))
+        split = bisect(others, "go to ")  # where the many "go to ..." belong, which are sorted already
+        self.admissible = (*others[:split], *self.game.travel[self.place], *others[split:])
         self.won = self._goal_holds()
 
     def _goal_holds(self) -> bool:
@@ -242,8 +245,8 @@ class FastEpisode:
         if goal.treatment == "light":
             return self.held is not None and self.held.kind == goal.thing and self._lamp_is_on(goal.target)
         for receptacle in self.game.targets:
-            inside = self.contents[receptacle]
-            if sum(thing.kind == goal.thing and self._treated(thing) for thing in inside) >= goal.count:
+            inside = [thing for thing in self.contents[receptacle] if thing.kind == goal.thing]
+            if len(inside) >= goal.count and sum(map(self._treated, inside)) >= goal.count:
                 return True
         return False
 

@@ -1,7 +1,8 @@
 """The original ALFWorld engine behind the Environment protocol: slow, and the fast one's measure.
 
-A step takes about 75 ms, a reset 1 to 2 s. Only this file needs the packages alfworld and textworld. The
-engine keeps global state that no thread may share, so it runs in worker processes (rsipo_jax.envs.pool).
+A step takes about 75 ms and a reset 1 to 2 s as it is, 5 ms and 0.5 s sped up. Only this file, the speed-ups and the handcoded
+expert need the packages alfworld and textworld. The engine keeps global state that no thread may share, so it runs in worker
+processes (rsipo_jax.envs.pool).
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import contextlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rsipo_jax.envs.alfworld.data import Source, read_game
+from rsipo_jax.envs.alfworld.original_speedups import sped_up
 from rsipo_jax.envs.protocol import Observation, Task
 from rsipo_jax.validation import ConfigError
 
@@ -33,9 +35,12 @@ def require_alfworld() -> None:
 
 
 class TextWorldGame:
-    """One game of the original engine, wrapped as AlfredTWEnv wraps it."""
+    """One game of the original engine, wrapped as AlfredTWEnv wraps it.
 
-    def __init__(self, root: Source) -> None:
+    `untouched` plays it exactly as it is installed, otherwise its repeated work is left out.
+    """
+
+    def __init__(self, root: Source, untouched: bool = False) -> None:
         require_alfworld()
         import textworld
         from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
@@ -43,40 +48,51 @@ class TextWorldGame:
 
         self._root = root
         self._loaded = ""
+        self._untouched = untouched
         infos = textworld.EnvInfos(won=True, admissible_commands=True)
         self._env: Any = AlfredDemangler(PddlEnv(infos), shuffle=False)
 
     def reset(self, task: Task) -> Observation:
         """Start a game anew. Raises GameDataError if its file is missing."""
-        with _arguments_kept():
-            if self._loaded != task.id:
-                self._loaded = ""
-                _forget_entities()
-                self._env.load(read_game(self._root, task))
-                self._loaded = task.id
+        if self._loaded != task.id:
+            self._loaded = ""
+            self.load(read_game(self._root, task))
+            self._loaded = task.id
+        return self.start()
+
+    def load(self, content: Mapping[str, Any]) -> None:
+        """Take up the game of a game file's content."""
+        _forget_entities()
+        with self._running():
+            self._env.load(content)
+
+    def start(self) -> Observation:
+        """Start the loaded game anew."""
+        with self._running():
             state = self._env.reset()
         return _observation(state)
 
     def step(self, action: str) -> Observation:
-        state, _, _ = self._env.step(action)
+        with self._running():
+            state, _, _ = self._env.step(action)
         return _observation(state)
 
     def close(self) -> None:
         self._env.close()
 
+    @contextlib.contextmanager
+    def _running(self) -> Iterator[None]:
+        """Around every call of the engine: its planner's translator overwrites sys.argv, which is put back."""
+        arguments = sys.argv
+        try:
+            with contextlib.nullcontext() if self._untouched else sped_up(self._env):
+                yield
+        finally:
+            sys.argv = arguments
+
 
 def _observation(state: Any) -> Observation:
     return Observation(state.feedback, tuple(state["admissible_commands"]), bool(state["won"]))
-
-
-@contextlib.contextmanager
-def _arguments_kept() -> Iterator[None]:
-    """The planner's translator overwrites sys.argv; put it back."""
-    arguments = sys.argv
-    try:
-        yield
-    finally:
-        sys.argv = arguments
 
 
 def _forget_entities() -> None:

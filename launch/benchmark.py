@@ -1,0 +1,89 @@
+"""Measures the parts of the project on this machine: python launch/benchmark.py --suite=alfworld [--json=FILE]
+
+Real games are those of --data or $ALFWORLD_DATA; without either, generated ones are played. Times are wall-clock, so
+a busy machine shows in them: the load is written down beside them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+from benchmarks import alfworld
+from rich.console import Console, Group
+from rich.table import Table
+
+from rsipo_jax.reports.console import make_console
+from rsipo_jax.validation import ConfigError
+
+# a suite: measure(data folder or "", number of games, console) -> its results, section -> name -> value
+SUITES: Mapping[str, Callable[[str, int, Console], dict[str, dict[str, Any]]]] = {
+    "alfworld": alfworld.measure
+}
+
+flags.DEFINE_enum("suite", None, sorted(SUITES), "What to measure.", required=True)
+flags.DEFINE_string("json", "", "Where to write the results; without it they are only printed.")
+flags.DEFINE_string(
+    "data", "", "The folder of the real games; $ALFWORLD_DATA if empty, else generated games."
+)
+flags.DEFINE_integer("games", 8, "How many games the engines are compared on.", lower_bound=1)
+
+
+def main(argv: list[str]) -> None:
+    rest = flags.FLAGS(argv)
+    if len(rest) > 1:
+        raise ConfigError(f"{rest[1]!r} is not a flag: flags are given as --name=value")
+    args, console = flags.FLAGS, make_console()
+    results = SUITES[args.suite](args.data or os.environ.get("ALFWORLD_DATA", ""), args.games, console)
+    record = {"suite": args.suite, "machine": machine(), "results": results}
+    if args.json:
+        Path(args.json).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    console.print(tables(record))
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers depend on besides the code."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 2),  # processes running or waiting, over the last minute
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def _cpu_model() -> str:
+    """Its name as Linux gives it, otherwise what Python knows."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor()
+
+
+def tables(record: Mapping[str, Any]) -> Group:
+    """A table for each section of the results."""
+    shown = []
+    for title, values in {"machine": record["machine"], **record["results"]}.items():
+        table = Table(title=title, title_justify="left", show_header=False, min_width=60)
+        table.add_column("what")
+        table.add_column("value", justify="right")
+        for name, value in values.items():
+            table.add_row(name.replace("_", " "), f"{value:,.4g}" if isinstance(value, float) else str(value))
+        shown.append(table)
+    return Group(*shown)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv)
+    except (ConfigError, flags.Error) as error:
+        print(f"benchmark.py: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)

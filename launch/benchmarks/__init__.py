@@ -1,0 +1,1 @@
+"""One module a suite; launch/benchmark.py runs them."""
