@@ -3,9 +3,10 @@
     python -m tests.envs.alfworld.differential --data=FOLDER --log=FILE [--games=N] [--workers=2] [--untouched]
 
 Compared are the text, the admissible commands in their order, whether the game is won, the score, what is carried and
-the facts behind it. A game is played twice: the planner's way to the goal and on for a while after it; then a walk of
+the facts behind it. A game is played four times: the planner's way to the goal and on for a while after it; a walk of
 admissible commands, most of them local, of the planner's and of odd ones (impossible, mangled, of the other version of
-the game files, nonsense). Commands are a function of the seed and the task id.
+the game files, nonsense); and two short ones to where the engine is odd itself. Commands are a function of the seed
+and the task id.
 
 The log has one JSON line a game, under a key made of the engines' source files and the settings. A run that was killed
 goes on where it ended; a changed engine starts afresh.
@@ -45,7 +46,7 @@ Content = Mapping[str, Any]  # of a game file
 
 PLAN = 50  # steps of the planner's way at most; the longest plan of a real game has 10
 AFTER_THE_GOAL = 8  # steps after the planner's way to the goal
-WANDERING = 40  # steps of the second walk
+WANDERING = 24  # steps of the second walk
 LONG = 5_000  # repetitions in a very long command
 
 
@@ -102,7 +103,7 @@ class OriginalPlayer:
         self._loaded: Content | None = None
 
     def start(self, content: Content) -> View:
-        if self._loaded is not content:  # the second walk of a game starts it anew, without loading
+        if self._loaded is not content:  # further walks of a game start it anew, without loading
             self._game.load(content)
             self._loaded = content
         return self._view(self._game.start())
@@ -128,7 +129,8 @@ class OriginalPlayer:
         return View(observation.text, observation.admissible, observation.won, score, held, frozenset(facts))
 
 
-# Walks: the commands of one episode. Each plays along on a fast episode of its own to know what could be done.
+# Walks: the commands of one episode. The first two play along on a fast episode of their own to know what could be
+# done; the others try what the game's start suggests, possible or not.
 
 
 def walk_to_the_goal(game: Game, rng: random.Random) -> Iterator[str]:
@@ -161,7 +163,43 @@ def wander(game: Game, rng: random.Random) -> Iterator[str]:
         yield command
 
 
-WALKS = (walk_to_the_goal, wander)
+def treat(game: Game, rng: random.Random) -> Iterator[str]:
+    """One thing sliced if it can be, then cleaned, heated and cooled in any order, and looked at after each."""
+    lying = [(thing, r) for r, inside in game.contents.items() for thing in inside if thing.pickupable]
+    if not lying:
+        return
+    rng.shuffle(lying)
+    thing, where = max(lying, key=lambda pair: (pair[0].sliceable, pair[0].coolable, pair[0].cleanable))
+    take = [f"go to {where.name}", f"open {where.name}", f"take {thing.name} from {where.name}"]
+    blade, block = next((pair for pair in lying if pair[0].is_blade), (None, where))
+    if thing.sliceable and blade is not None:
+        move = game.wording.move.format(o=blade.name, r=block.name)
+        yield from (f"go to {block.name}", f"open {block.name}", f"take {blade.name} from {block.name}")
+        yield from (take[0], f"slice {thing.name} with {blade.name}", f"go to {block.name}", move)
+    yield from (*take, f"examine {thing.name}")
+    appliances = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
+    for verb in rng.choices(list(appliances), k=4):
+        for appliance in [r for r in game.receptacles if r.kind == appliances[verb]][:1]:
+            yield from (f"go to {appliance.name}", f"{verb} {thing.name} with {appliance.name}")
+            yield f"examine {thing.name}"
+    yield from (take[0], game.wording.move.format(o=thing.name, r=where.name), "look")
+
+
+def carry_across(game: Game, rng: random.Random) -> Iterator[str]:
+    """Things from one receptacle into another that shares its standpoint, where "look" then shows them."""
+    shared = [here for here in game.at_place.values() if len(here) > 1]
+    if not shared:
+        return
+    one, other = rng.sample(rng.choice(shared), 2)
+    yield from (f"go to {one.name}", f"open {one.name}", f"open {other.name}")
+    for source, target in ((one, other), (other, one)):
+        for thing in game.contents[source][:3]:
+            yield f"take {thing.name} from {source.name}"
+            yield game.wording.move.format(o=thing.name, r=target.name)
+        yield "look"
+
+
+WALKS = (walk_to_the_goal, wander, treat, carry_across)
 
 
 def planned(episode: FastEpisode) -> str:
