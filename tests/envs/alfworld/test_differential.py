@@ -85,9 +85,10 @@ def test_generated_games_play_alike_in_both_versions(
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_untouched_original_plays_alike(version: str, root: Path, sped_up: OriginalPlayer) -> None:
     """All three engines side by side, in one process: the speed-ups do not leak."""
-    kind = {"2.1.1": "pick_heat_then_place_in_recep", "2.1.2": "look_at_obj_in_light"}[version]
-    task = games_of(root, "valid_unseen", kind)[0]
-    content = in_version(read_game(root, task), version)
+    kind = {"2.1.1": "pick_clean_then_place_in_recep", "2.1.2": "look_at_obj_in_light"}[version]
+    contents = {task: read_game(root, task) for task in find_tasks(root, "valid_unseen") if task.kind == kind}
+    task = min(contents, key=lambda task: len(contents[task]["pddl_problem"]))  # the quickest
+    content = in_version(contents[task], version)
     result = compare(OriginalPlayer(untouched=True), [sped_up, FastPlayer()], content, 1, task.id, version)
     assert not result.differences and result.steps > differential.WANDERING
 
