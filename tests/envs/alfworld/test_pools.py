@@ -8,7 +8,7 @@ import pytest
 
 from rsipo_jax.config import EnvConfig
 from rsipo_jax.envs.alfworld.data import find_tasks, load_game
-from rsipo_jax.envs.alfworld.experts import solve
+from rsipo_jax.envs.alfworld.planner import solve
 from rsipo_jax.envs.alfworld.pools import FastPool, make_pool
 from rsipo_jax.envs.protocol import Observation, Task
 
@@ -40,7 +40,7 @@ def test_slots_are_isolated(games_root: Path) -> None:
 def test_playing_leaves_the_start_as_it_was(games_root: Path) -> None:
     """All episodes of a task are copies of one start."""
     task = find_tasks(games_root, "train")[0]
-    plan = [step.action for step in solve(load_game(games_root, task)) or []]
+    plan = solve(load_game(games_root, task)) or []
     pool = FastPool(games_root)
     for _ in range(2):
         seen = [pool.reset({0: task})[0], *(pool.step({0: action})[0] for action in plan)]
