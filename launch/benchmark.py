@@ -42,9 +42,14 @@ def main(argv: list[str]) -> None:
     args, console = flags.FLAGS, make_console()
     results = SUITES[args.suite](args.data or os.environ.get("ALFWORLD_DATA", ""), args.games, console)
     record = {"suite": args.suite, "machine": machine(), "results": results}
-    if args.json:
-        Path(args.json).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     console.print(tables(record))
+    if args.json:
+        try:
+            Path(args.json).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(
+                f"--json={args.json} cannot be written ({error.strerror}): name another file"
+            ) from error
 
 
 def machine() -> dict[str, Any]:

@@ -15,11 +15,11 @@ import jax
 from absl import flags
 from flags import errors_as_sentences, no_more, parse, settings
 
-from rsipo_jax.evaluation.panels import SPLITS
+from rsipo_jax.evaluation.panels import SPLIT_OF
 from rsipo_jax.training.evaluate import compare, evaluate, evaluate_planner
 from rsipo_jax.validation import ConfigError
 
-flags.DEFINE_enum("panel", "valid_unseen", list(SPLITS), "Which games to play.")
+flags.DEFINE_enum("panel", "valid_unseen", list(SPLIT_OF), "Which games to play.")
 flags.DEFINE_integer(
     "step", -1, "RL step whose checkpoint is measured; -1: the newest, 0: the SFT policy.", lower_bound=-1
 )
@@ -32,12 +32,14 @@ DEFAULT_CONFIG = Path(__file__).parents[1] / "configs" / "alfworld.py"
 def main() -> None:
     rest = parse()
     if flags.FLAGS.compare:
+        _refuse("--compare", "panel", "step", "policy", "workdir", "config")
         if len(rest) != 1:
             raise ConfigError("--compare needs two runs: --compare WORKDIR WORKDIR")
         compare(Path(flags.FLAGS.compare), Path(rest[0]))
         return
     no_more(rest)
     if flags.FLAGS.policy == "planner":
+        _refuse("--policy=planner", "step")
         config, workdir = settings(default=str(DEFAULT_CONFIG))
         evaluate_planner(config, workdir, flags.FLAGS.panel)
         return
@@ -45,6 +47,13 @@ def main() -> None:
     jax.config.update("jax_compilation_cache_dir", str((workdir / "compiled").resolve()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     evaluate(config, workdir, flags.FLAGS.panel, flags.FLAGS.step)
+
+
+def _refuse(job: str, *names: str) -> None:
+    """Raises ConfigError for a flag that this job does not read."""
+    for name in names:
+        if flags.FLAGS[name].present:
+            raise ConfigError(f"--{name} has no effect with {job}: leave it out")
 
 
 if __name__ == "__main__":

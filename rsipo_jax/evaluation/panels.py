@@ -12,15 +12,14 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from rsipo_jax.envs.protocol import Task
+from rsipo_jax.orders import order_stream
 
 PROBE = 128  # games of train_probe
 DRAWS = 128  # games of one literature evaluation: the family's val_data_size
 
 # panel -> the split it plays
-SPLITS = {
+SPLIT_OF = {
     "train": "train",
     "train_probe": "train",
     "valid_seen": "valid_seen",
@@ -69,13 +68,13 @@ class Panel:
 
 
 def build_panel(name: str, find: Callable[[str], Sequence[Task]], seed: int, step: int) -> Panel:
-    """The panel of that name in `SPLITS`; `find(split)` gives a split's games.
+    """The panel of that name in `SPLIT_OF`; `find(split)` gives a split's games.
 
     valid_seen, valid_unseen and train are all games of the split; train_probe is `PROBE` of the training games, spread
     evenly, to tell what was learned by heart; literature (the only one that depends on `seed` and `step`) is described
     at `literature_panel`. Raises ValueError.
     """
-    tasks = find(SPLITS[name])
+    tasks = find(SPLIT_OF[name])
     if name == "literature":
         return literature_panel(tasks, seed, step)
     return make_panel(name, tasks, PROBE if name == "train_probe" else 0)
@@ -109,7 +108,7 @@ def literature_panel(tasks: Sequence[Task], seed: int, step: int) -> Panel:
     """
     ordered = sorted(tasks, key=lambda task: task.id)
     chosen = [
-        ordered[np.random.default_rng((seed, i)).permutation(len(ordered))[step % len(ordered)]]
+        ordered[order_stream(seed, "literature", i).permutation(len(ordered))[step % len(ordered)]]
         for i in range(DRAWS * bool(ordered))
     ]
     distinct = len({task.id for task in chosen})

@@ -10,8 +10,6 @@ from rsipo_jax.envs.protocol import EnvPool
 from rsipo_jax.evaluation.panels import Panel
 from rsipo_jax.evaluation.scores import EpisodeScore
 
-TOGETHER = 128  # games an expert plays side by side
-
 
 def play_panel(
     agent: Agent,
@@ -37,6 +35,7 @@ def play_panel(
             t.error,
             draw,
             optimal.get(t.task.id),
+            t.trace,
         )
         for t, (_, draw) in zip(played, panel.draws(), strict=True)
     ]
@@ -47,12 +46,16 @@ def play_plans(
     panel: Panel,
     plans: Mapping[str, Sequence[str]],
     optimal: Mapping[str, int],
+    slots: int,
     on_done: Callable[[int], None] = lambda _: None,
 ) -> list[EpisodeScore]:
-    """Plays the actions planned for each task id in every game of the panel; `on_done` is told how many games are over."""
+    """Plays the actions planned for each task id in every game of the panel, `slots` games side by side.
+
+    `on_done` is told how many games are over.
+    """
     scores, rows = [], panel.draws()
-    for first in range(0, len(rows), TOGETHER):
-        batch = rows[first : first + TOGETHER]
+    for first in range(0, len(rows), slots):
+        batch = rows[first : first + slots]
         actions = [plans[task.id] for task, _ in batch]
         latest = pool.reset({slot: task for slot, (task, _) in enumerate(batch)})
         for turn in range(max(map(len, actions))):
@@ -68,6 +71,7 @@ def play_plans(
                 latest[slot].error,
                 draw,
                 optimal.get(task.id),
+                latest[slot].trace,
             )
             for slot, (task, draw) in enumerate(batch)
         ]

@@ -33,6 +33,7 @@ class EpisodeScore:
     error: str = ""  # not empty: the environment failed, and the episode says nothing about the policy
     draw: int = 0  # how often the panel drew this game before; 0 unless its games are drawn with repetition
     optimal: int | None = None  # fewest turns that win the game, where an environment can tell
+    trace: str = ""  # the stack trace behind an error, where there is one
 
     @property
     def key(self) -> tuple[str, int]:

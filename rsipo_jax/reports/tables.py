@@ -58,21 +58,22 @@ def panel_table(
 ) -> RenderableType:
     """Success per task kind, a column for each measurement of one panel (records of evaluation.jsonl).
 
-    `titles` name the columns; without them they are named after the stages.
+    `titles` name the columns; without them they are named after the stages. With the paired `difference` of two
+    measurements there is a column of changes.
     """
     first = measured[0]
-    drawn = f"; {first['drawn']}" if first.get("drawn") else ""
+    drawn = "".join(f"; {how}" for how in dict.fromkeys(r["drawn"] for r in measured) if how)
     table = _table(f"Success on {first['panel']} in %, [95% interval]   (panel {first['hash'][:12]}{drawn})")
     table.add_column("task kind")
     table.add_column("games", justify="right", no_wrap=True)
     titles = list(titles) or [STAGE_TITLES[record["stage"]] for record in measured]
     for title in titles:
         table.add_column(title, justify="right", no_wrap=True)
-    compare = len(measured) == 2
+    compare = difference is not None
     if compare:
         table.add_column("change", justify="right", no_wrap=True)
     scores = [record["score"] for record in measured]
-    known = scores[0].get("optimal") is not None
+    known = all(score["optimal"] is not None for score in scores)
     if known:
         table.add_column("fewest turns", justify="right", no_wrap=True)
     for kind in scores[0]["kinds"]:

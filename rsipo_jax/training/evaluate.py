@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
@@ -12,15 +12,18 @@ from typing import Any
 
 from rsipo_jax.config import Config
 from rsipo_jax.envs.alfworld.data import GameData, find_tasks, load_game
+from rsipo_jax.envs.alfworld.game import GameDataError
 from rsipo_jax.envs.alfworld.handcoded import play_handcoded
 from rsipo_jax.envs.alfworld.planner import solve
 from rsipo_jax.envs.alfworld.pools import make_pool
+from rsipo_jax.envs.alfworld.textworld import EngineMissing
+from rsipo_jax.envs.protocol import Task
 from rsipo_jax.evaluation.panels import Panel, build_panel
 from rsipo_jax.evaluation.play import play_panel, play_plans
 from rsipo_jax.evaluation.scores import EpisodeScore, paired_bootstrap, score
 from rsipo_jax.reports.console import make_console, progress
 from rsipo_jax.reports.records import plain, read_records
-from rsipo_jax.reports.tables import panel_line, panel_table
+from rsipo_jax.reports.tables import STAGE_TITLES, panel_line, panel_table
 from rsipo_jax.training import setup
 from rsipo_jax.training.checkpoint import Checkpoints
 from rsipo_jax.validation import ConfigError
@@ -62,7 +65,7 @@ def evaluate(config: Config, workdir: Path, name: str, step: int) -> None:
     console.print(panel_table([record]))
     console.print(panel_line(record), soft_wrap=True)
     console.print(f"panel hash {panel.hash}")
-    recorded = [r for r in read_records(workdir / EVALUATIONS) if (r["panel"], r["step"]) == (name, step)]
+    recorded = [r for r in _recorded(workdir) if (r["panel"], r["step"]) == (name, step)]
     if not recorded:
         console.print("the run has no record of this panel at this step")
     for earlier in recorded:
@@ -87,34 +90,51 @@ def evaluate_planner(config: Config, workdir: Path, name: str) -> None:
         closing(make_pool(config.env, root)) as pool,
         progress(console, f"{name}: games, planner", len(panel.tasks)) as advance,
     ):
-        planned = play_plans(pool, panel, plans, optimal, advance)
-    handcoded = []
-    with progress(console, f"{name}: games, handcoded expert", len(panel.tasks)) as advance:
-        for task, draw in panel.draws():
-            rng = random.Random(f"{config.seed}/{task.id}/{draw}")
-            won, turns = play_handcoded(load_game(root, task), rng, HANDCODED_TURNS)
-            handcoded.append(
-                EpisodeScore(task.id, task.kind, won, turns, 0, draw=draw, optimal=optimal[task.id])
-            )
-            advance(1)
-    records = [_record(panel, planned, "planner", 0), _record(panel, handcoded, "handcoded", 0)]
-    console.print(panel_table(records, titles=["planner", f"handcoded, {HANDCODED_TURNS} turns"]))
+        planned = play_plans(pool, panel, plans, optimal, config.rollout.slots, advance)
+    records, titles = [_record(panel, planned, "planner", 0)], ["planner"]
+    try:
+        with progress(console, f"{name}: games, handcoded expert", len(panel.tasks)) as advance:
+            handcoded = [
+                _handcoded(config, root, task, draw, optimal, advance) for task, draw in panel.draws()
+            ]
+        records.append(_record(panel, handcoded, "handcoded", 0))
+        titles.append(f"handcoded*, {HANDCODED_TURNS} turns")
+        note = "* alfworld's, on the fast engine, with its put/move mistake put right"
+    except (EngineMissing, GameDataError) as error:
+        note = f"Without the handcoded expert: {error}"
+    console.print(panel_table(records, titles=titles))
+    console.print(note, soft_wrap=True)
     console.print(panel_line(records[0]), soft_wrap=True)
     console.print(f"panel hash {panel.hash}")
+
+
+def _handcoded(
+    config: Config,
+    root: GameData,
+    task: Task,
+    draw: int,
+    optimal: Mapping[str, int],
+    advance: Callable[[int], None],
+) -> EpisodeScore:
+    rng = random.Random(f"{config.seed}/{task.id}/{draw}")
+    won, turns = play_handcoded(load_game(root, task), rng, HANDCODED_TURNS)
+    advance(1)
+    return EpisodeScore(task.id, task.kind, won, turns, 0, draw=draw, optimal=optimal[task.id])
 
 
 def compare(first: Path, second: Path) -> None:
     """Compares the last measurements of two runs, panel by panel and game by game.
 
-    Raises ConfigError when a folder holds no measurement, when they share no panel, or when their games differ.
+    Raises ConfigError when a folder holds no measurement, or when there is no panel that both played on the same games.
     """
     console = make_console()
     before, after = _last(first), _last(second)
     shared = [panel for panel in before if panel in after]
-    if not shared:
+    same = [panel for panel in shared if before[panel]["hash"] == after[panel]["hash"]]
+    if not same:
         raise ConfigError(
-            f"{first} measured {', '.join(before)} and {second} measured {', '.join(after)}: nothing to compare; "
-            "measure both on one panel (config.eval.panels)"
+            f"{first} measured {_panels(before)} and {second} measured {_panels(after)}: there is nothing to compare; "
+            "measure both on the games of one panel (config.eval.panels)"
         )
     for letter, workdir in (("A", first), ("B", second)):
         console.print(f"{letter}: {workdir}", soft_wrap=True)
@@ -125,24 +145,42 @@ def compare(first: Path, second: Path) -> None:
             console.print(f"config.{key}: {values[0]} (A), {values[1]} (B)", soft_wrap=True)
     for panel in shared:
         records = [before[panel], after[panel]]
+        console.print()
+        if panel not in same:
+            hashes = " and ".join(record["hash"][:12] for record in records)
+            console.print(f"{panel}: other games in A than in B ({hashes}), not compared")
+            continue
         a, b = ([EpisodeScore(**row) for row in record["episodes"]] for record in records)
         try:
             difference = paired_bootstrap(a, b).record()
         except ValueError as error:
             raise ConfigError(f"panel {panel} of {first} and {second}: {error}") from error
-        console.print()
-        titles = [f"{letter}, step {record['step']}" for letter, record in zip("AB", records, strict=True)]
+        titles = [
+            f"{letter}, {STAGE_TITLES[record['stage']]}, step {record['step']}"
+            for letter, record in zip("AB", records, strict=True)
+        ]
         console.print(panel_table(records, difference, titles))
+
+
+def _panels(measured: Mapping[str, Mapping[str, Any]]) -> str:
+    return ", ".join(f"{panel} ({record['hash'][:12]})" for panel, record in measured.items())
 
 
 def _last(workdir: Path) -> dict[str, dict[str, Any]]:
     """The last measurement of each panel in a run's records."""
-    records = read_records(workdir / EVALUATIONS)
+    records = _recorded(workdir)
     if not records:
         raise ConfigError(
             f"{workdir} holds no measurement ({EVALUATIONS}): name the --workdir of a finished run"
         )
     return {record["panel"]: record for record in sorted(records, key=lambda record: record["step"])}
+
+
+def _recorded(workdir: Path) -> list[dict[str, Any]]:
+    try:
+        return read_records(workdir / EVALUATIONS)
+    except ValueError as error:  # one sentence
+        raise ConfigError(str(error)) from error
 
 
 def _settings(workdir: Path) -> dict[str, Any]:
@@ -169,12 +207,16 @@ def _panel(config: Config, root: GameData, name: str, step: int) -> Panel:
 
 
 def _record(panel: Panel, episodes: list[EpisodeScore], stage: str, step: int) -> Mapping[str, Any]:
-    """The form of evaluation.jsonl, which the tables read."""
+    """The form of evaluation.jsonl, which the tables read. Raises ConfigError when no episode is valid."""
+    try:
+        measured = score(panel, episodes).record()
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
     return {
         "step": step,
         "stage": stage,
         "panel": panel.name,
         "hash": panel.hash,
         "drawn": panel.drawn,
-        "score": score(panel, episodes).record(),
+        "score": measured,
     }

@@ -152,11 +152,10 @@ def report(workdir: Path, panels: tuple[str, ...], files: Mapping[str, Path]) ->
     evaluations = read_records(workdir / "evaluation.jsonl")
     differences = {}
     for panel in panels:
-        by_stage = {
-            r["stage"]: [EpisodeScore(**e) for e in r["episodes"]] for r in evaluations if r["panel"] == panel
-        }
-        if {"sft", "rl"} <= by_stage.keys():
-            differences[panel] = paired_bootstrap(by_stage["sft"], by_stage["rl"]).record()
+        by_stage = {r["stage"]: r for r in evaluations if r["panel"] == panel}
+        if {"sft", "rl"} <= by_stage.keys() and by_stage["sft"]["hash"] == by_stage["rl"]["hash"]:
+            sft, rl = ([EpisodeScore(**e) for e in by_stage[s]["episodes"]] for s in ("sft", "rl"))
+            differences[panel] = paired_bootstrap(sft, rl).record()
     steps = read_records(workdir / "log.jsonl")
     skills = read_records(workdir / "skills.jsonl")
     figures = {"curves": save_curves(workdir)} if steps else {}

@@ -22,7 +22,7 @@ from rsipo_jax.envs.alfworld.data import GameData, find_tasks, has_split, load_g
 from rsipo_jax.envs.alfworld.generator import generate_games
 from rsipo_jax.envs.alfworld.planner import solve
 from rsipo_jax.envs.alfworld.pools import make_pool
-from rsipo_jax.evaluation.panels import SPLITS, Panel, build_panel, make_panel
+from rsipo_jax.evaluation.panels import SPLIT_OF, Panel, build_panel, make_panel
 from rsipo_jax.models import huggingface
 from rsipo_jax.models.transformer import ModelConfig, Params, init_params
 from rsipo_jax.sampling.sampler import Sampler
@@ -165,7 +165,7 @@ def make_panels(config: Config, root: GameData, step: int) -> list[Panel]:
 
     Raises ConfigError when the folder has none of them.
     """
-    present = [name for name in config.eval.panels if has_split(root, SPLITS[name])]
+    present = [name for name in config.eval.panels if has_split(root, SPLIT_OF[name])]
     if config.eval.panels and not present:
         raise ConfigError(
             f"config.eval.panels={config.eval.panels}, but {root} has none of these splits: add one, or name another"

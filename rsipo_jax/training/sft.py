@@ -15,9 +15,9 @@ from rsipo_jax.agents.trajectory import Trajectory, Turn
 from rsipo_jax.config import Config, SFTConfig
 from rsipo_jax.envs.protocol import Task
 from rsipo_jax.models.transformer import ModelConfig, Params
+from rsipo_jax.orders import order_stream
 from rsipo_jax.text.tokenizer import Tokenizer
 from rsipo_jax.training.demonstrations.play import Demonstration
-from rsipo_jax.training.orders import order_stream
 from rsipo_jax.training.packing import MicroBatch, pack
 from rsipo_jax.training.rows import ACTION, CONTEXT, SKILL, Rows, rows_from
 from rsipo_jax.training.state import TrainState, cosine, create_state, make_optimizer

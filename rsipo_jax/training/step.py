@@ -20,10 +20,10 @@ from rsipo_jax.methods import METHODS
 from rsipo_jax.methods.advantages import replay_gains, skill_rewards
 from rsipo_jax.methods.method import Credit, Outcomes, SkillEvidence, Tokens
 from rsipo_jax.models.transformer import ModelConfig, Params
+from rsipo_jax.orders import order_stream
 from rsipo_jax.skills.trust import PriorState, trust, update_prior
 from rsipo_jax.skills.writing import Skill, write_skills
 from rsipo_jax.training.metrics import Phases, step_metrics
-from rsipo_jax.training.orders import order_stream
 from rsipo_jax.training.packing import pack
 from rsipo_jax.training.rows import ACTION, SKILL, Rows, rows_from, teacher_rows
 from rsipo_jax.training.state import TrainState, make_optimizer, warmup

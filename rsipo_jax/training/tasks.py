@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rsipo_jax.envs.protocol import Task
-from rsipo_jax.training.orders import order_stream
+from rsipo_jax.orders import order_stream
 
 
 def draw_tasks(tasks: Sequence[Task], count: int, seed: int, step: int) -> list[Task]:

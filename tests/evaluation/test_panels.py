@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsipo_jax.envs.protocol import Task
-from rsipo_jax.evaluation.panels import DRAWS, PROBE, SPLITS, Panel, build_panel, make_panel
+from rsipo_jax.evaluation.panels import DRAWS, PROBE, SPLIT_OF, Panel, build_panel, make_panel
 from rsipo_jax.validation import PANELS
 
 KINDS = ("look_at_obj_in_light", "pick_and_place_simple", "pick_heat_then_place_in_recep")
@@ -69,9 +69,9 @@ def test_every_panel_has_a_split_and_plays_it() -> None:
         asked.append(split)
         return tasks(200)
 
-    panels = {name: build_panel(name, find, seed=0, step=0) for name in SPLITS}
-    assert asked == list(SPLITS.values())
-    assert set(PANELS) | {"train"} == set(SPLITS)
+    panels = {name: build_panel(name, find, seed=0, step=0) for name in SPLIT_OF}
+    assert asked == list(SPLIT_OF.values())
+    assert set(PANELS) | {"train"} == set(SPLIT_OF)
     sizes = {name: len(panel.tasks) for name, panel in panels.items()}
     assert sizes == {
         "train": 200,

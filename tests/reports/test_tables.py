@@ -4,7 +4,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from rsipo_jax.reports.console import make_console
-from rsipo_jax.reports.tables import phase_table, sample_skills, summary
+from rsipo_jax.reports.tables import panel_table, phase_table, sample_skills, summary
 
 
 def rendered(renderable: RenderableType) -> str:
@@ -32,6 +32,7 @@ def evaluation(
         "success_macro": macro,
         "episodes": 210 - errors,
         "errors": errors,
+        "optimal": None,
         "kinds": kinds,
     }
     return {
@@ -39,6 +40,7 @@ def evaluation(
         "stage": stage,
         "panel": "valid_unseen",
         "hash": "0123456789abcdef" * 4,
+        "drawn": "",
         "score": score,
     }
 
@@ -74,6 +76,18 @@ def test_panel_table_shows_the_numbers_given() -> None:
     assert "paired over 208 games: +22.8 points, 95% interval [+15.1, +30.5]" in " ".join(text.split())
     assert "0 (SFT), 2 (RL)" in text
     assert "99.9" not in text  # evaluations during RL have their own panel and curve
+
+
+def test_fewest_turns_have_a_column_where_they_are_known() -> None:
+    heat = kind(35, 0.5, 0.3, 0.7) | {"optimal": 6.25}
+    record = evaluation("rl", 0.5, 0.5, 0, {"heat": heat})
+    record["score"] |= {"optimal": 6.25, "won_turns": 8.04, "won_optimal": 6.0}
+    record["drawn"] = "drawn by hand"
+    text = rendered(panel_table([record], titles=["the policy"]))
+    assert row(text, "task kind") == ["games", "the", "policy", "fewest", "turns"]
+    assert row(text, "heat")[-1] == "6.2" and row(text, "macro average over kinds")[-1] == "-"
+    assert "Mean turns of won games: 8.0 (the policy; fewest 6.0)." in text
+    assert "; drawn by hand)" in " ".join(text.split())
 
 
 def test_one_measurement_alone_has_no_change_column() -> None:

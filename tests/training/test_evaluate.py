@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,16 @@ def test_the_planner_wins_every_game_in_the_fewest_turns(
     assert turns is not None and turns[1] == turns[2]
 
 
+def test_the_planner_does_without_the_package_alfworld(
+    finished: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "alfworld.agents.expert", None)
+    evaluate_planner(config(), finished, "valid_unseen")
+    out = " ".join(capsys.readouterr().out.split())
+    assert "valid_unseen: success 100.0%" in out
+    assert "Without the handcoded expert: The handcoded expert is part of the package alfworld" in out
+
+
 @pytest.fixture
 def other(finished: Path, tmp_path: Path) -> Path:
     """The finished run as if seed 1 had given it, and one more game of valid_unseen."""
@@ -79,9 +90,21 @@ def test_two_runs_are_compared_game_by_game(
     compare(finished, other)
     out = " ".join(capsys.readouterr().out.split())
     assert f"A: {finished} B: {other} config.seed: 0 (A), 1 (B)" in out
-    assert "B, step 2 minus A, step 2, episode-weighted, paired over 4 games: +25.0 points" in out
+    assert "B, RL, step 2 minus A, RL, step 2, episode-weighted, paired over 4 games: +25.0 points" in out
     assert "(1 gained, 0 lost, 0 left out)" in out
     assert "paired over 4 games: +0.0 points, 95% interval [+0.0, +0.0]" in out  # valid_seen
+
+
+def test_panels_with_other_games_are_named_and_the_others_compared(
+    finished: Path, other: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = records(other, "evaluation.jsonl")
+    changed = [line | {"hash": "f" * 64} if line["panel"] == "valid_seen" else line for line in lines]
+    (other / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in changed))
+    compare(finished, other)
+    out = " ".join(capsys.readouterr().out.split())
+    assert "valid_seen: other games in A than in B" in out and "and ffffffffffff), not compared" in out
+    assert "Success on valid_unseen" in out and "Success on valid_seen in" not in out
 
 
 def test_what_cannot_be_compared_is_one_sentence(finished: Path, other: Path, tmp_path: Path) -> None:
@@ -94,7 +117,10 @@ def test_what_cannot_be_compared_is_one_sentence(finished: Path, other: Path, tm
     with pytest.raises(ConfigError, match=r"panel valid_\w+ of .* are not over the same games"):
         compare(finished, other)
     (other / "evaluation.jsonl").write_text(json.dumps(lines[0] | {"panel": "train_probe"}) + "\n")
-    with pytest.raises(ConfigError, match="nothing to compare"):
+    with pytest.raises(ConfigError, match="there is nothing to compare"):
+        compare(finished, other)
+    (other / "evaluation.jsonl").write_text("[]\n")
+    with pytest.raises(ConfigError, match=r"evaluation\.jsonl line 1 is no record"):
         compare(finished, other)
     shutil.copy(finished / "evaluation.jsonl", other / "evaluation.jsonl")
     (other / "config.json").unlink()

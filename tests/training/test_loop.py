@@ -26,6 +26,19 @@ def test_another_seed_gives_other_episodes(finished: Path, tmp_path: Path) -> No
     assert records(tmp_path, "episodes.jsonl") != records(finished, "episodes.jsonl")[: 2 * 2]
 
 
+def test_a_run_may_measure_the_drawn_panel(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its games differ before and after RL, so the two are shown side by side and not paired."""
+    for name in ("games", "demonstrations", "tokenizer", "sft"):
+        shutil.copytree(finished / name, tmp_path / name)
+    loop.run(config(**{"train.steps": 1, "eval.panels": ("literature",), "eval.every": 0}), tmp_path)
+    before, after = records(tmp_path, "evaluation.jsonl")
+    assert before["hash"] != after["hash"] and len(after["episodes"]) == 128
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Success on literature" in out and "128 draws with repetition" in out and "minus" not in out
+
+
 def test_a_finished_run_has_nothing_to_do_and_says_its_result(
     finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

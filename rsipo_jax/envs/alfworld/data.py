@@ -6,10 +6,11 @@ receptacle or slicing, whose game file says they are solvable. The others are le
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +107,8 @@ def find_tasks(source: Source, split: str) -> list[Task]:
 def manifest(source: Source, split: str) -> Manifest:
     """What a split holds, checked as the data ask for.
 
-    Raises GameDataError for a split that is missing, empty, damaged, not the official one (if `official`), or with a
-    game that the fast engine does not know (if `fast`).
+    Raises GameDataError for a split that is missing, empty, damaged, not the official one (if `official`), with a game
+    that the fast engine does not know (if `fast`), or one that has not the version or the goals asked for.
     """
     data = _data(source)
     if data.path.is_dir():
@@ -121,6 +122,10 @@ def manifest(source: Source, split: str) -> Manifest:
     unknown = next((entry.id for entry in found.entries if not entry.version), None)
     if data.fast and unknown is not None:
         raise GameDataError(unknown_version(_place(data, unknown)))
+    if data.version != "as_is" and unknown is not None:
+        raise GameDataError(_not_convertible(data, unknown))
+    if data.goals == "human":
+        _check_annotations(data, found.split, found.sha256)
     return found
 
 
@@ -151,10 +156,7 @@ def read_game(source: Source, task: Task) -> dict[str, Any]:
     if data.version != "as_is":
         logic = converted(domain, template, data.version)
         if logic is None:
-            raise GameDataError(
-                f"{place} is of a version other than {' and '.join(VERSIONS)}, so config.env.version="
-                f"{data.version!r} cannot be made of it; set 'as_is'."
-            )
+            raise GameDataError(_not_convertible(data, task.id))
         domain, template = logic
     if data.goals == "human":
         sentence = _human_sentence(data, task, place)
@@ -212,6 +214,20 @@ def _check_official(data: GameData, found: Manifest) -> None:
         f"({kind}: {found.kinds[kind]} instead of {wanted[kind]}{missing}): complete them, or set "
         "config.env.official=False to play any games of this layout."
     )
+
+
+def _not_convertible(data: GameData, task_id: str) -> str:
+    return (
+        f"{_place(data, task_id)} is of a version other than {' and '.join(VERSIONS)}, so config.env.version="
+        f"{data.version!r} cannot be made of it; set 'as_is'."
+    )
+
+
+@functools.lru_cache(16)
+def _check_annotations(data: GameData, split: str, sha256: str) -> None:
+    """Raise GameDataError if a game has no human sentence: once a process, as it reads every game of this `sha256`."""
+    for task in manifest(replace(data, goals="templated"), split).tasks:
+        _human_sentence(data, task, _place(data, task.id))
 
 
 def _human_sentence(data: GameData, task: Task, place: str) -> str:

@@ -33,7 +33,7 @@ from rsipo_jax.envs.alfworld.layout import (
 from rsipo_jax.envs.alfworld.versions import split_grammar, version_of
 from rsipo_jax.envs.protocol import Task
 
-FORMAT = 1  # of the kept file; raise it when its content, or what a version is, changes
+FORMAT = 2  # of the kept file; raise it when its content, or what a version is, changes
 WITHOUT_GAME = "without game.tw-pddl"
 
 _FOLDER_SIZE = -1  # in place of a folder's size, which depends on the file system
@@ -154,10 +154,10 @@ def scan_split(root: Path, split: str) -> tuple[Manifest, Stamps]:
         for trial in _folders(folder / game_folder):
             trial_id = f"{split}/{game_folder}/{trial}"
             why = reason or _missing(folder / game_folder / trial)
+            if not reason:  # files may come and go
+                note(f"{game_folder}/{trial}")
             if why:
                 left_out.append(LeftOut(trial_id, why))
-                if not reason:  # a name stays what it is, a file may come
-                    note(f"{game_folder}/{trial}")
                 continue
             note(f"{game_folder}/{trial}/{GAME_FILE}")
             path = folder / game_folder / trial / GAME_FILE

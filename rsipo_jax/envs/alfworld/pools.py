@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from rsipo_jax.config import EnvConfig
 from rsipo_jax.envs.alfworld.data import Source, load_game
 from rsipo_jax.envs.alfworld.engine import FastEpisode, intro
-from rsipo_jax.envs.alfworld.game import Game, GameDataError
+from rsipo_jax.envs.alfworld.game import GameDataError
 from rsipo_jax.envs.alfworld.textworld import TextWorldGame, require_alfworld
 from rsipo_jax.envs.pool import ProcessPool
 from rsipo_jax.envs.protocol import EnvPool, Observation, Task
@@ -33,10 +33,6 @@ class FastPool:
 
     def close(self) -> None:
         self._episodes.clear()
-
-    def game(self, task: Task) -> Game:
-        """The parsed game of a task, for experts. Raises GameDataError."""
-        return self._start_of(task)[0].game
 
     def _prepare(self, task: Task) -> tuple[FastEpisode, Observation]:
         """An episode that is never played, of which every episode of the task is a copy, and what it shows."""

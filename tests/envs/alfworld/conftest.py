@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from rsipo_jax.config import GamesConfig
-from rsipo_jax.envs.alfworld.data import find_tasks
+from rsipo_jax.config import EnvConfig, GamesConfig
+from rsipo_jax.envs.alfworld.data import GameData, find_tasks, resolve_root
+from rsipo_jax.envs.alfworld.game import GameDataError
 from rsipo_jax.envs.alfworld.generator import generate_games
 from rsipo_jax.envs.protocol import Task
 
@@ -36,3 +38,15 @@ def one_of_each_kind() -> Callable[[Path, str], list[Task]]:
         return list(first.values())
 
     return choose
+
+
+@pytest.fixture(scope="session")
+def real_data() -> GameData:
+    """The real games of $ALFWORLD_DATA. (The package alfworld sets it to a folder that mostly is not there.)"""
+    try:
+        found = resolve_root(EnvConfig(data=os.environ.get("ALFWORLD_DATA", "")))
+    except GameDataError:
+        found = None
+    if found is None:
+        pytest.skip("$ALFWORLD_DATA names no real games")
+    return found

@@ -346,30 +346,17 @@ def test_damaged_data_end_a_launcher_with_one_sentence(games_root: Path, tmp_pat
     assert f"{game} is not complete JSON" in result.stderr.splitlines()[-1]
 
 
-def real_data() -> GameData:
-    """The real games; the package alfworld sets the variable to a folder that mostly is not there."""
-    named = os.environ.get("ALFWORLD_DATA", "")
-    try:
-        root = resolve_root(EnvConfig(data=named))
-    except GameDataError:
-        root = None
-    if root is None:
-        pytest.skip("$ALFWORLD_DATA names no real games")
-    return root
-
-
 @pytest.mark.parametrize("split", SPLITS)
-def test_the_real_data_are_the_official_ones(split: str) -> None:
-    root = real_data()
-    if not has_split(root, split):
-        pytest.skip(f"{root} has no split {split}")
-    assert manifest(root, split).kinds == OFFICIAL[split]
+def test_the_real_data_are_the_official_ones(split: str, real_data: GameData) -> None:
+    if not has_split(real_data, split):
+        pytest.skip(f"$ALFWORLD_DATA has no split {split}")
+    assert manifest(real_data, split).kinds == OFFICIAL[split]
 
 
-def test_an_archive_of_real_games_holds_the_same(tmp_path: Path) -> None:
-    root = real_data()
+def test_an_archive_of_real_games_holds_the_same(tmp_path: Path, real_data: GameData) -> None:
+    root = real_data
     if not (root.path / FOLDER / "valid_seen").is_dir():
-        pytest.skip(f"{root} has no folder {FOLDER}/valid_seen")
+        pytest.skip(f"$ALFWORLD_DATA has no folder {FOLDER}/valid_seen")
     archive = archives.pack(root.path, tmp_path / "games.jsonl.xz", ["valid_seen"])
     tasks = find_tasks(archive, "valid_seen")
     assert tasks == find_tasks(root, "valid_seen")

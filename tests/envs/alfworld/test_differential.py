@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from rsipo_jax.config import EnvConfig, GamesConfig
-from rsipo_jax.envs.alfworld.data import SPLITS, GameData, Source, find_tasks, read_game, resolve_root
-from rsipo_jax.envs.alfworld.game import KINDS, GameDataError
+from rsipo_jax.config import GamesConfig
+from rsipo_jax.envs.alfworld.data import SPLITS, GameData, Source, find_tasks, has_split, read_game
+from rsipo_jax.envs.alfworld.game import KINDS
 from rsipo_jax.envs.alfworld.generator import generate_games
 from rsipo_jax.envs.protocol import Task
 from rsipo_jax.evaluation.panels import make_panel
@@ -38,17 +38,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def sped_up() -> OriginalPlayer:
     return OriginalPlayer()
-
-
-@pytest.fixture
-def real_root() -> GameData:
-    try:
-        data = resolve_root(EnvConfig(data=os.environ.get("ALFWORLD_DATA", "")))
-    except GameDataError as error:
-        pytest.skip(f"$ALFWORLD_DATA names no real games: {error}")
-    if data is None:
-        pytest.skip("$ALFWORLD_DATA does not name the real games")
-    return data
 
 
 def games_of(root: Path, split: str, kind: str) -> list[Task]:
@@ -184,29 +173,41 @@ def test_a_game_that_breaks_is_a_difference(tmp_path: Path) -> None:
     assert "GameDataError: There is no game train/no/game" in result.differences[0]["found"]
 
 
-def test_some_real_games_play_alike(real_root: GameData, sped_up: OriginalPlayer) -> None:
-    for task in some_of(real_root, 4):
-        content = in_version(read_game(real_root, task), version := differential.version_for(task.id))
-        assert not compare(sped_up, [FastPlayer()], content, 0, task.id, version).differences
+def test_some_real_games_play_alike(real_data: GameData, sped_up: OriginalPlayer) -> None:
+    """Games of every kind and split, sixty or more; all of them are compared by `make test-all`."""
+    splits = [split for split in SPLITS if has_split(real_data, split)]
+    tasks = [
+        task
+        for split in splits
+        for kind in KINDS
+        for task in make_panel("real", (t for t in find_tasks(real_data, split) if t.kind == kind), 5).tasks
+    ]
+    assert len(tasks) == 5 * len(KINDS) * len(splits)
+    for task in tasks:
+        content = in_version(read_game(real_data, task), version := differential.version_for(task.id))
+        assert not compare(sped_up, [FastPlayer()], content, 0, task.id, version).differences, task.id
 
 
 @pytest.mark.slow
 def test_all_real_games_play_alike(
-    real_root: GameData, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+    real_data: GameData, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Half an hour on two free cores; resumed from the log of $RSIPO_DIFFERENTIAL_LOG, or one in pytest's cache."""
     named = os.environ.get("RSIPO_DIFFERENTIAL_LOG", "")
     log = Path(named) if named else request.getfixturevalue("cache").mkdir("differential") / "log.jsonl"
     with capsys.disabled():
-        records = differential.run(real_root, log, 0, 2, 0, False, make_console())
+        records = differential.run(real_data, log, 0, 2, 0, False, make_console())
     assert not [record for record in records if record["differences"]]
     assert {record["version"] for record in records} == set(VERSIONS)
+    assert len(records) == sum(
+        len(find_tasks(real_data, split)) for split in SPLITS if has_split(real_data, split)
+    )
 
 
 @pytest.mark.slow
-def test_the_untouched_original_plays_real_games_alike(real_root: GameData, sped_up: OriginalPlayer) -> None:
+def test_the_untouched_original_plays_real_games_alike(real_data: GameData, sped_up: OriginalPlayer) -> None:
     untouched = OriginalPlayer(untouched=True)
-    for task in some_of(real_root, 8):
-        content = in_version(read_game(real_root, task), version := differential.version_for(task.id))
+    for task in some_of(real_data, 8):
+        content = in_version(read_game(real_data, task), version := differential.version_for(task.id))
         result = compare(untouched, [sped_up, FastPlayer()], content, 2, task.id, version)
         assert not result.differences

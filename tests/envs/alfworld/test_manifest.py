@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rsipo_jax.envs.alfworld import manifest
 from rsipo_jax.envs.alfworld.game import GameDataError
-from rsipo_jax.envs.alfworld.layout import FOLDER, GAME_FILE
+from rsipo_jax.envs.alfworld.layout import FOLDER, GAME_FILE, TRAJECTORY_FILE
 from rsipo_jax.envs.alfworld.manifest import Manifest, load_manifest, scan_split
 
 KEPT = Path(FOLDER) / ".manifest-train.json"
@@ -49,7 +49,9 @@ def test_a_scan_counts_and_is_kept(root: Path, monkeypatch: pytest.MonkeyPatch) 
     assert {entry.version for entry in first.entries} == {"2.1.2"}
     assert first.tasks == tuple(sorted(first.tasks, key=lambda task: task.id))
     kept = json.loads((root / KEPT).read_text())
-    assert kept["format"] == 1 and kept["sha256"] == first.sha256 and kept["kinds"] == first.kinds
+    assert (
+        kept["format"] == manifest.FORMAT and kept["sha256"] == first.sha256 and kept["kinds"] == first.kinds
+    )
     assert [path.name for path in (root / FOLDER).iterdir() if path.is_file()] == [KEPT.name]
     monkeypatch.setattr(manifest, "scan_split", None)
     assert load(root) == first
@@ -87,6 +89,12 @@ def test_a_file_that_comes_later_is_noticed(root: Path) -> None:
     assert not load(root).skipped
 
 
+def test_a_file_that_goes_is_noticed(root: Path) -> None:
+    assert len(load(root).tasks) == 24
+    (trials(root)[0] / TRAJECTORY_FILE).unlink()
+    assert load(root).skipped == {"without traj_data.json": 1}
+
+
 def test_a_changed_game_is_read_again(root: Path) -> None:
     load(root)
     game = trials(root)[0] / GAME_FILE
@@ -120,7 +128,7 @@ def test_without_a_kept_list_the_games_are_read(root: Path) -> None:
         lambda text: text[:1000],
         lambda text: "",
         lambda text: "[" * 100_000,
-        lambda text: text.replace('"format": 1', '"format": 0'),
+        lambda text: text.replace(f'"format": {manifest.FORMAT}', '"format": 0'),
         lambda text: text.replace('"split": "train"', '"split": "valid_seen"'),
         lambda text: text.replace("-None-", "-Some-", 1),
         lambda text: text.replace('"stamps": {', '"stamps": {"x": 1, '),

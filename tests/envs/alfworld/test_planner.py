@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import random
-from pathlib import Path
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rsipo_jax.config import GamesConfig
-from rsipo_jax.envs.alfworld.data import FOLDER, find_tasks, load_game
+from rsipo_jax.envs.alfworld.data import SPLITS, GameData, find_tasks, has_split, load_game
 from rsipo_jax.envs.alfworld.engine import FastEpisode
 from rsipo_jax.envs.alfworld.game import KINDS, VERSION_2_1_1, VERSION_2_1_2, Game, build_game
 from rsipo_jax.envs.alfworld.generator import make_game
@@ -305,13 +303,12 @@ def test_no_step_shortens_the_plan_by_more_than_one(game: Game, detour: list[int
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("split", ["train", "valid_seen"])
-def test_every_real_game_is_won_in_ten_commands(split: str) -> None:
-    root = Path(os.environ.get("ALFWORLD_DATA", ""))
-    if not os.environ.get("ALFWORLD_DATA") or not (root / FOLDER / split).is_dir():
-        pytest.skip(f"$ALFWORLD_DATA names no folder with the real games ({FOLDER}/{split})")
-    for task in find_tasks(root, split):
-        episode = FastEpisode(load_game(root, task))
+@pytest.mark.parametrize("split", SPLITS)
+def test_every_real_game_is_won_in_ten_commands(split: str, real_data: GameData) -> None:
+    if not has_split(real_data, split):
+        pytest.skip(f"$ALFWORLD_DATA has no split {split}")
+    for task in find_tasks(real_data, split):
+        episode = FastEpisode(load_game(real_data, task))
         plan = shortest_plan(episode)
         assert plan is not None and len(plan) <= 10, task.id
         check_plan(episode, plan)

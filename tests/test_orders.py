@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rsipo_jax.training.orders import order_stream
+from rsipo_jax.orders import order_stream
 
 
 def test_an_order_is_a_function_of_its_address() -> None:
