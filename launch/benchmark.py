@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from absl import flags
+from absl import app, flags
 from benchmarks import alfworld
 from rich.console import Console, Group
 from rich.table import Table
@@ -36,10 +36,15 @@ flags.DEFINE_integer("games", 8, "How many games the engines are compared on.", 
 
 
 def main(argv: list[str]) -> None:
+    app.define_help_flags()
     rest = flags.FLAGS(argv)
     if len(rest) > 1:
         raise ConfigError(f"{rest[1]!r} is not a flag: flags are given as --name=value")
     args, console = flags.FLAGS, make_console()
+    if args.json and not Path(args.json).parent.is_dir():
+        raise ConfigError(
+            f"--json={args.json} cannot be written: there is no folder {Path(args.json).parent}"
+        )
     results = SUITES[args.suite](args.data or os.environ.get("ALFWORLD_DATA", ""), args.games, console)
     record = {"suite": args.suite, "machine": machine(), "results": results}
     console.print(tables(record))

@@ -47,12 +47,19 @@ def run(main: Callable[[Config, Path], None]) -> None:
 
 @contextmanager
 def errors_as_sentences() -> Iterator[None]:
-    """Ends the program with code 2 and one sentence when a ConfigError is raised inside."""
+    """Ends the program with code 2 and one sentence when a ConfigError is raised inside, or a file cannot be used."""
     try:
         yield
     except ConfigError as error:
-        print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
-        sys.exit(2)
+        sentence = _one_line(error)
+    except OSError as error:
+        if error.filename is None:  # not about a file
+            raise
+        sentence = f"{error.filename}: {error.strerror}"
+    else:
+        return
+    print(f"{Path(sys.argv[0]).name}: {sentence}", file=sys.stderr)
+    sys.exit(2)
 
 
 def parse() -> list[str]:

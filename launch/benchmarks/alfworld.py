@@ -25,6 +25,7 @@ from rsipo_jax.envs.alfworld.textworld import TextWorldGame
 from rsipo_jax.envs.protocol import Environment, Observation, Task
 from rsipo_jax.evaluation.panels import make_panel
 from rsipo_jax.reports.console import progress
+from rsipo_jax.validation import ConfigError
 
 STEPS = 20  # of a game, when engines are compared
 ENVIRONMENTS = 128  # side by side in the pool
@@ -47,6 +48,8 @@ def measure(folder: str, games: int, console: Console) -> dict[str, dict[str, An
 
 def _measure(root: Source, games: int, console: Console) -> dict[str, dict[str, Any]]:
     opening, tasks = measure_opening(root)
+    if not tasks:
+        raise ConfigError(f"{root} holds no games to measure: name another folder")
     sample = list(make_panel("benchmark", tasks, games).tasks)
     side_by_side = list(make_panel("benchmark", tasks, ENVIRONMENTS).tasks)
     return {

@@ -18,10 +18,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import ForkingPickler
 
 from rsipo_jax.envs.protocol import Environment, Observation, Task
 
 _CLOSE_SECONDS = 5.0
+_CHECK_SECONDS = (
+    1.0  # between looks whether a worker lives: a process that it left behind may hold its pipe open
+)
 
 
 @dataclass(frozen=True)
@@ -100,12 +104,13 @@ class ProcessPool:
             self._send_next(number, answers)
         while busy := {w.connection: n for n, w in enumerate(self._workers) if w.serving is not None}:
             earliest = min(self._workers[number].deadline for number in busy.values())
-            ready = wait(list(busy), timeout=max(0.0, earliest - time.monotonic()))
+            left = max(0.0, earliest - time.monotonic())
+            ready = wait(list(busy), timeout=min(left, _CHECK_SECONDS))
             for connection, number in busy.items():
-                if connection in ready:
+                if connection in ready or not self._workers[number].process.is_alive():
                     self._receive(number, answers)
                 elif self._workers[number].deadline < time.monotonic():
-                    self._replace(number, f"no answer within {self._timeout_s:g} s", answers)
+                    self._replace(number, f"no answer within {self._timeout_s:g} s an action", answers)
         # In the order asked for, not in that of the workers' answers: nothing downstream may depend on timing.
         return {slot: answers[slot] for slot in slots}
 
@@ -119,20 +124,29 @@ class ProcessPool:
         slot = worker.waiting.popleft()
         episode = self._episodes[slot]
         task = episode.task if episode.played < 0 else None
+        request = _Request(slot, task, tuple(episode.actions[max(0, episode.played) :]))
         worker.serving = slot
-        worker.deadline = time.monotonic() + self._timeout_s
+        worker.deadline = time.monotonic() + self._timeout_s * (len(request.actions) + (task is not None))
         with contextlib.suppress(OSError):  # a worker that has just died is found out by _receive
-            worker.connection.send(_Request(slot, task, tuple(episode.actions[max(0, episode.played) :])))
+            worker.connection.send(request)
 
     def _receive(self, number: int, answers: dict[int, Observation]) -> None:
         worker = self._workers[number]
         try:
-            observation = worker.connection.recv()
+            if not worker.connection.poll():  # dead, though its pipe is open
+                raise EOFError
+            answered, observation = worker.connection.recv()
         except (EOFError, OSError):
             worker.process.join(_CLOSE_SECONDS)
             self._replace(number, f"its process died (exit code {worker.process.exitcode})", answers)
             return
+        except Exception as error:  # whatever unpickling an environment's answer may raise
+            self._replace(number, f"its answer cannot be read ({type(error).__name__})", answers)
+            return
         assert worker.serving is not None
+        if answered != worker.serving:  # a second answer, say of a process that the environment forked
+            self._replace(number, f"it answered for slot {answered}", answers)
+            return
         slot, worker.serving = worker.serving, None
         answers[slot] = observation
         if observation.error:
@@ -176,12 +190,18 @@ def _work(connection: Connection, make: Callable[[], Environment]) -> None:
             break
         try:
             observation = _play(environments, make, request)
+            if not isinstance(observation, Observation):
+                raise TypeError(f"the environment answered with a {type(observation).__name__}")
+            answer = ForkingPickler.dumps((request.slot, observation))
         except Exception as error:  # the episode is void; the process and its other slots are sound
             environments.pop(request.slot, None)
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            sentence = " ".join(f"{type(error).__name__} in {where.name}: {error}".split())
-            observation = _failure(sentence, "".join(traceback.format_exception(error)))
-        connection.send(observation)
+            where = traceback.extract_tb(error.__traceback__)[-1].name
+            what = "".join(traceback.format_exception_only(error))  # also of an error that cannot be printed
+            failure = _failure(
+                f"In {where}: {' '.join(what.split())}", "".join(traceback.format_exception(error))
+            )
+            answer = ForkingPickler.dumps((request.slot, failure))
+        connection.send_bytes(answer)
     for environment in environments.values():
         environment.close()
 

@@ -64,7 +64,7 @@ def read_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
                 return
             try:
                 record = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ValueError(
                     f"{path} line {number} is not JSON ({error}): repair or delete the line"
                 ) from error

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from rsipo_jax.config import Config
-from rsipo_jax.envs.alfworld.data import GameData, find_tasks, load_game
+from rsipo_jax.envs.alfworld.data import GameData, find_tasks, left_out, load_game
 from rsipo_jax.envs.alfworld.game import GameDataError
 from rsipo_jax.envs.alfworld.handcoded import play_handcoded
 from rsipo_jax.envs.alfworld.planner import solve
 from rsipo_jax.envs.alfworld.pools import make_pool
 from rsipo_jax.envs.alfworld.textworld import EngineMissing
 from rsipo_jax.envs.protocol import Task
-from rsipo_jax.evaluation.panels import Panel, build_panel
+from rsipo_jax.evaluation.panels import SPLIT_OF, Panel, build_panel
 from rsipo_jax.evaluation.play import play_panel, play_plans
 from rsipo_jax.evaluation.scores import EpisodeScore, paired_bootstrap, score
 from rsipo_jax.reports.console import make_console, progress
@@ -79,6 +79,8 @@ def evaluate_planner(config: Config, workdir: Path, name: str) -> None:
     console = make_console()
     root = setup.prepare_games(config, workdir)
     panel = _panel(config, root, name, 0)
+    if reasons := left_out(root, SPLIT_OF[name]):
+        console.print(f"{SPLIT_OF[name]}: left out {reasons}", soft_wrap=True)
     plans: dict[str, list[str]] = {}
     for task in dict.fromkeys(panel.tasks):
         plan = solve(load_game(root, task))
@@ -150,7 +152,7 @@ def compare(first: Path, second: Path) -> None:
             hashes = " and ".join(record["hash"][:12] for record in records)
             console.print(f"{panel}: other games in A than in B ({hashes}), not compared")
             continue
-        a, b = ([EpisodeScore(**row) for row in record["episodes"]] for record in records)
+        a, b = (_episodes(record, of) for record, of in zip(records, (first, second), strict=True))
         try:
             difference = paired_bootstrap(a, b).record()
         except ValueError as error:
@@ -173,7 +175,25 @@ def _last(workdir: Path) -> dict[str, dict[str, Any]]:
         raise ConfigError(
             f"{workdir} holds no measurement ({EVALUATIONS}): name the --workdir of a finished run"
         )
+    for record in records:
+        _episodes(record, workdir)
     return {record["panel"]: record for record in sorted(records, key=lambda record: record["step"])}
+
+
+def _episodes(record: Mapping[str, Any], workdir: Path) -> list[EpisodeScore]:
+    """The episodes of a measurement. Raises ConfigError for a record that this version did not write."""
+    try:
+        whole = isinstance(record["step"], int) and record["stage"] in STAGE_TITLES
+        whole &= all(isinstance(record[name], str) for name in ("panel", "hash", "drawn"))
+        whole &= isinstance(record["score"]["success"], float)
+        episodes = [EpisodeScore(**row) for row in record["episodes"]]
+    except (KeyError, TypeError):
+        whole = False
+    if not whole:
+        raise ConfigError(
+            f"{workdir / EVALUATIONS} holds a record that is no measurement of this version: measure the run again"
+        )
+    return episodes
 
 
 def _recorded(workdir: Path) -> list[dict[str, Any]]:
@@ -191,7 +211,9 @@ def _settings(workdir: Path) -> dict[str, Any]:
         raise ConfigError(
             f"{path} holds no settings of a run: name the --workdir of a finished run"
         ) from error
-    return dict(settings)
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{path} holds no settings of a run: name the --workdir of a finished run")
+    return settings
 
 
 def _leaves(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:

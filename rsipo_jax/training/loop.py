@@ -15,8 +15,8 @@ from rich.console import Console
 
 from rsipo_jax.agents.rollout import Agent
 from rsipo_jax.config import Config
-from rsipo_jax.envs.alfworld.data import GameData, find_tasks
-from rsipo_jax.evaluation.panels import Panel
+from rsipo_jax.envs.alfworld.data import GameData, find_tasks, left_out
+from rsipo_jax.evaluation.panels import SPLIT_OF, Panel
 from rsipo_jax.evaluation.play import play_panel
 from rsipo_jax.evaluation.scores import EpisodeScore, paired_bootstrap, score
 from rsipo_jax.methods import METHODS
@@ -57,6 +57,9 @@ def run(config: Config, workdir: Path) -> None:
             f"{len(tasks)} training games, {len(demos)} demonstrations; "
             f"a network of {size / 1e6:.2f} M parameters, {network.tokenizer.vocab_size} tokens"
         )
+        for split in dict.fromkeys(["train", *(SPLIT_OF[panel.name] for panel in panels)]):
+            if reasons := left_out(root, split):
+                console.print(f"{split}: left out {reasons}", soft_wrap=True)
         for name in sorted(set(config.eval.panels) - {panel.name for panel in panels}):
             console.print(f"{root} has no games for the panel {name}: it is left out")
 

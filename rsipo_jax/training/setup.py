@@ -6,7 +6,7 @@ What is made is kept in the workdir and found again: games/, demonstrations/, to
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from rsipo_jax.agents.context import make_context
 from rsipo_jax.agents.rollout import Agent
 from rsipo_jax.config import Config
 from rsipo_jax.envs.alfworld.data import GameData, find_tasks, has_split, load_game, resolve_root
+from rsipo_jax.envs.alfworld.game import GameDataError
 from rsipo_jax.envs.alfworld.generator import generate_games
 from rsipo_jax.envs.alfworld.planner import solve
 from rsipo_jax.envs.alfworld.pools import make_pool
@@ -184,8 +185,12 @@ def optimal_turns(config: Config, root: GameData, panel: Panel) -> dict[str, int
     """The fewest turns that win each game, by task id. Only the fast engine's games are known well enough."""
     if config.env.engine != "fast":
         return {}
-    plans = {task.id: solve(load_game(root, task)) for task in dict.fromkeys(panel.tasks)}
-    return {id_: len(plan) for id_, plan in plans.items() if plan is not None}
+    optimal = {}
+    for task in dict.fromkeys(panel.tasks):
+        with suppress(GameDataError):  # its episode will be void, and say why
+            if (plan := solve(load_game(root, task))) is not None:
+                optimal[task.id] = len(plan)
+    return optimal
 
 
 def _texts(demos: list[Demonstration]) -> Iterator[str]:

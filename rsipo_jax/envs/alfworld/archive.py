@@ -79,6 +79,8 @@ def _opened(path: Path, size: int, mtime_ns: int) -> Archive:
             raise GameDataError(
                 f"{path} is no archive of ALFWorld games: its first line has no text {key!r}."
             )
+    if logic["grammar"].count(PLACEHOLDER) != 1:
+        raise GameDataError(f"{path} is no archive of ALFWorld games: its grammar has no {PLACEHOLDER}.")
     packed: dict[str, bytes] = {}
     digests: dict[str, str] = {}
     for number, line in lines:
@@ -129,4 +131,9 @@ def _task_id(record: dict[str, Any], path: Path, number: int) -> str:
         raise GameDataError(
             f"Line {number} of {path} has the unknown split {record['split']!r}; use one of {', '.join(SPLITS)}."
         )
+    for key in ("dir", "trial"):
+        if "/" in record[key] or record[key] in ("", ".", "..") or not record[key].isprintable():
+            raise GameDataError(
+                f"Line {number} of {path} has {record[key]!r} for {key!r}; no game is called so."
+            )
     return f"{record['split']}/{record['dir']}/{record['trial']}"

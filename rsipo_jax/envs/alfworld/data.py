@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,8 +73,16 @@ def resolve_root(env: EnvConfig) -> GameData | None:
     """
     if not env.data:
         return None
-    path = Path(env.data).expanduser()
-    if not (path / FOLDER).is_dir():
+    try:
+        path = Path(env.data).expanduser()
+        standard = (path / FOLDER).is_dir()
+    except (OSError, RuntimeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise GameDataError(
+            f"config.env.data (or $ALFWORLD_DATA) is {env.data}, which cannot be looked at ({reason}); "
+            f"name a folder that holds {FOLDER}, or an archive."
+        ) from error
+    if not standard:
         archives = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
         if len(archives) != 1 or not (archives[0].name.endswith(SUFFIX) and archives[0].is_file()):
             several = f"{len(archives)} archives" if len(archives) > 1 else "no archive"
@@ -96,12 +103,14 @@ def has_split(source: Source, split: str) -> bool:
 
 
 def find_tasks(source: Source, split: str) -> list[Task]:
-    """The games of a split sorted by id; what was left out, and why, goes to the log. Raises GameDataError."""
-    found = manifest(source, split)
-    if found.left_out:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(found.skipped.items()))
-        logging.info("%s: %d games; left out %s", split, len(found.entries), reasons)
-    return list(found.tasks)
+    """The games of a split sorted by id. Raises GameDataError."""
+    return list(manifest(source, split).tasks)
+
+
+def left_out(source: Source, split: str) -> str:
+    """How many trials of a split are not played, by reason; "" for none. Raises GameDataError."""
+    skipped = sorted(manifest(source, split).skipped.items())
+    return ", ".join(f"{count} {reason}" for reason, count in skipped)
 
 
 def manifest(source: Source, split: str) -> Manifest:

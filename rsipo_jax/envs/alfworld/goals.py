@@ -45,6 +45,8 @@ def parse_goal(expression: Expression) -> Goal:
     if treatment == "light":
         held = next(atom[2] for atom in atoms if atom[0] == "holds")
         lamp = next(atom[1] for atom in atoms if atom[0] == "istoggled")
+        if not {held, lamp} <= thing_kinds.keys():
+            raise PddlError("The PDDL goal does not say what kind the thing or the lamp is.")
         return Goal(treatment, count, thing_kinds[held], thing_kinds[lamp])
     target_kinds = {atom[2].removesuffix("type") for atom in atoms if atom[0] == "receptacletype"}
     if len(set(thing_kinds.values())) != 1 or len(target_kinds) != 1:

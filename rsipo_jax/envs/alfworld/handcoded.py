@@ -88,7 +88,7 @@ def _agent(goal: Goal) -> Any:
     try:
         from alfworld.agents.expert import HandCodedTWAgent
         from alfworld.gen.constants import OBJECTS_SINGULAR
-    except ImportError as error:
+    except (ImportError, OSError) as error:  # it makes a cache folder when imported
         raise EngineMissing(
             f"The handcoded expert is part of the package alfworld, which cannot be imported ({error}): run "
             "`pip install alfworld==0.4.2` (it compiles C++), or do without this expert."

@@ -47,6 +47,8 @@ def parse_json(content: bytes, path: Path) -> dict[str, Any]:
         raise GameDataError(
             f"{path} is not complete JSON ({error.msg} at character {error.pos}); restore the file."
         ) from error
+    except ValueError as error:  # a number of thousands of digits
+        raise GameDataError(f"{path} holds JSON that cannot be read ({error}); restore the file.") from error
     except RecursionError as error:
         raise GameDataError(f"{path} nests JSON too deeply for a data file; restore the file.") from error
     if not isinstance(parsed, dict):

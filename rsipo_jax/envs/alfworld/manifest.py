@@ -1,6 +1,6 @@
 """What a split holds, from one look through its folder that is kept for later runs.
 
-The first scan reads every game file, so a damaged one is found before training; it takes seconds. Its result is kept
+The first scan reads every game file, so one that is cut off is found before training; it takes seconds. Its result is kept
 as JSON next to the data, or in the user's cache where the data cannot be written to, and nowhere if neither can. A
 later run only asks the file system for size and time of what was read (tens of milliseconds) and scans again when
 anything has changed or the kept file is damaged.
@@ -184,16 +184,25 @@ def _folders(folder: Path) -> list[str]:
     """The names of the folders in a folder, sorted. Raises GameDataError."""
     try:
         with os.scandir(folder) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir())
+            names = sorted(entry.name for entry in entries if entry.is_dir())
     except OSError as error:
         raise GameDataError(f"{folder} cannot be listed ({error.strerror}); check the folder.") from error
+    for name in names:
+        if not name.isprintable():  # bytes that are no UTF-8 are not, either
+            raise GameDataError(
+                f"{folder} has a folder named {name!r}, which no game can be called; rename it."
+            )
+    return names
 
 
 def _missing(trial: Path) -> str:
     """Which file a trial lacks; "" for none. AlfredTWEnv plays a trial only if it has both."""
-    if not (trial / TRAJECTORY_FILE).is_file():
-        return "without traj_data.json"
-    return "" if (trial / GAME_FILE).is_file() else WITHOUT_GAME
+    try:
+        if not (trial / TRAJECTORY_FILE).is_file():
+            return "without traj_data.json"
+        return "" if (trial / GAME_FILE).is_file() else WITHOUT_GAME
+    except OSError as error:
+        raise GameDataError(f"{trial} cannot be read ({error.strerror}); check the folder.") from error
 
 
 def _stamp(path: str) -> tuple[int, int] | None:
@@ -257,7 +266,7 @@ def _load(place: Path, split: str) -> tuple[Manifest, Stamps] | None:
         stamped = {"", *(f"{entry.id.removeprefix(f'{split}/')}/{GAME_FILE}" for entry in entries)}
         whole = manifest.sha256 == content["sha256"] and stamped <= stamps.keys()
         return (manifest, stamps) if whole else None
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
         return None
 
 

@@ -11,6 +11,22 @@ Expression = str | tuple["Expression", ...]
 
 _COMMENT = re.compile(r";[^\n]*")
 _TOKEN = re.compile(r"[()]|[^\s()]+")
+_DEEPEST = 100  # lists in lists; ALFWorld's files stay below 20, and Python's own recursion must not decide
+
+# Arguments of the predicates that a game reads, in facts and goals.
+_ARITY = dict.fromkeys(
+    (
+        "pickupable", "cleanable", "heatable", "coolable", "toggleable", "sliceable", "isreceptacleobject",
+        "openable", "opened", "ishot", "iscool", "isclean", "istoggled", "issliced",
+    ),
+    1,
+) | dict.fromkeys(
+    (
+        "atlocation", "receptacleatlocation", "objectatlocation", "inreceptacle", "inreceptacleobject", "holds",
+        "receptacletype", "objecttype", "cancontain",
+    ),
+    2,
+)  # fmt: skip
 
 
 class PddlError(ValueError):
@@ -31,6 +47,8 @@ def parse_expression(text: str) -> Expression:
     for token in _TOKEN.findall(_COMMENT.sub("", text).lower()):
         if token == "(":
             open_lists.append([])
+            if len(open_lists) > _DEEPEST:
+                raise PddlError(f"PDDL nests more than {_DEEPEST} lists.")
         elif token == ")":
             if len(open_lists) == 1:
                 raise PddlError("PDDL has a ')' without its '('.")
@@ -58,7 +76,7 @@ def parse_problem(text: str) -> Problem:
             case ("=", *_):  # costs and distances: no rule of the game reads them
                 continue
             case (str(predicate), *arguments) if all(isinstance(a, str) for a in arguments):
-                facts[predicate].append(tuple(str(a) for a in arguments))
+                facts[predicate].append(_checked(predicate, tuple(str(a) for a in arguments)))
             case _:
                 raise PddlError(f"The PDDL problem's :init holds {fact!r}, which is not a fact.")
     if len(sections[":goal"]) != 2:
@@ -78,5 +96,15 @@ def literals(expression: Expression) -> list[tuple[str, ...]]:
     if head == "exists":
         return literals(rest[-1])
     if all(isinstance(part, str) for part in expression):
-        return [tuple(str(part) for part in expression)]
+        predicate, *arguments = (str(part) for part in expression)
+        return [(predicate, *_checked(predicate, tuple(arguments)))]
     raise PddlError(f"The PDDL goal holds {expression!r}; only and, exists, not and atoms are understood.")
+
+
+def _checked(predicate: str, arguments: tuple[str, ...]) -> tuple[str, ...]:
+    """The arguments, if a predicate that we read has its number of them. Raises PddlError."""
+    if len(arguments) != _ARITY.get(predicate, len(arguments)):
+        raise PddlError(
+            f"The PDDL problem gives {predicate} {len(arguments)} arguments instead of {_ARITY[predicate]}."
+        )
+    return arguments
