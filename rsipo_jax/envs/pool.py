@@ -196,10 +196,9 @@ def _work(connection: Connection, make: Callable[[], Environment]) -> None:
         except Exception as error:  # the episode is void; the process and its other slots are sound
             environments.pop(request.slot, None)
             where = traceback.extract_tb(error.__traceback__)[-1].name
-            what = "".join(traceback.format_exception_only(error))  # also of an error that cannot be printed
-            failure = _failure(
-                f"In {where}: {' '.join(what.split())}", "".join(traceback.format_exception(error))
-            )
+            message = "".join(traceback.format_exception_only(error)).partition(":")[2]  # even if str() fails
+            sentence = " ".join(f"{type(error).__name__} in {where}: {message}".split())
+            failure = _failure(sentence, "".join(traceback.format_exception(error)))
             answer = ForkingPickler.dumps((request.slot, failure))
         connection.send_bytes(answer)
     for environment in environments.values():

@@ -15,6 +15,20 @@ from rsipo_jax.envs.pool import ProcessPool
 from rsipo_jax.envs.protocol import Observation, Task
 
 
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise ValueError
+
+
+def unread() -> None:
+    raise ValueError
+
+
+class Unreadable:
+    def __reduce__(self) -> tuple[object, tuple[()]]:
+        return unread, ()
+
+
 class Diary:
     """An environment that shows everything that was ever done in its episode, and obeys a few dangerous words."""
 
@@ -35,6 +49,19 @@ class Diary:
                 time.sleep(0.5)
             case "raise":
                 raise RuntimeError("out of\nink")
+            case "raise the unspeakable":
+                raise Unspeakable
+            case "say nothing":
+                return None  # type: ignore[return-value]
+            case "say what cannot be sent":
+                return Observation(lambda: "", (), won=False)  # type: ignore[arg-type]
+            case "say what cannot be read":
+                return Observation(Unreadable(), (), won=False)  # type: ignore[arg-type]
+            case "leave a child and die":
+                if os.fork() == 0:
+                    time.sleep(20)
+                    os._exit(0)
+                os._exit(3)
             case "process id":
                 return Observation(str(os.getpid()), (), won=False)
         self._lines.append(action)
@@ -114,12 +141,44 @@ def test_an_exception_costs_its_own_slot_and_no_process(pool: ProcessPool) -> No
     assert pool.step({2: "process id"})[2].text == before
 
 
+@pytest.mark.parametrize(
+    ("action", "sentence"),
+    [
+        ("raise the unspeakable", "Unspeakable in step: <exception str() failed>"),
+        ("say nothing", "TypeError in _work: the environment answered with a NoneType"),
+        ("say what cannot be sent", "in dumps"),
+        ("say what cannot be read", "its answer cannot be read (ValueError)"),
+        ("leave a child and die", "its process died (exit code 3)"),
+    ],
+)
+def test_an_answer_that_is_none_costs_its_own_slot(action: str, sentence: str, pool: ProcessPool) -> None:
+    pool.reset({slot: diary(f"d{slot}") for slot in range(3)})
+    answers = pool.step({0: action, 2: "a", 1: "a"})
+    assert sentence in answers.pop(0).error
+    assert texts(answers) == {2: "d2 a", 1: "d1 a"}
+    assert texts(pool.step({2: "b"})) == {2: "d2 a b"}
+
+
+def test_time_is_given_by_the_action() -> None:
+    """Slots of a dead worker are replayed in one request, which may take as long as their actions did."""
+    pool = ProcessPool(Diary, workers=1, timeout_s=2.0)
+    try:
+        texts(pool.reset({0: diary("d0")}))
+        for _ in range(6):
+            texts(pool.step({0: "slow"}))
+        pool._workers[0].process.kill()
+        pool._workers[0].process.join()
+        assert texts(pool.step({0: "a"})) == {0: "d0 slow slow slow slow slow slow a"}
+    finally:
+        pool.close()
+
+
 def test_a_hung_worker_is_given_up_and_replaced() -> None:
     pool = ProcessPool(Diary, workers=1, timeout_s=6.0)
     try:
         pool.reset({0: diary("d0"), 1: diary("d1")})
         answers = pool.step({0: "hang", 1: "a"})
-        assert answers[0].error == "The environment of d0 failed: no answer within 6 s."
+        assert answers[0].error == "The environment of d0 failed: no answer within 6 s an action."
         assert answers[1].text == "d1 a"
     finally:
         pool.close()

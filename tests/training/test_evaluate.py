@@ -119,6 +119,10 @@ def test_what_cannot_be_compared_is_one_sentence(finished: Path, other: Path, tm
     (other / "evaluation.jsonl").write_text(json.dumps(lines[0] | {"panel": "train_probe"}) + "\n")
     with pytest.raises(ConfigError, match="there is nothing to compare"):
         compare(finished, other)
+    for broken in ({"score": {}}, {"episodes": [{"won": True}]}, {"stage": "later"}, {"drawn": None}):
+        (other / "evaluation.jsonl").write_text(json.dumps(lines[0] | broken) + "\n")
+        with pytest.raises(ConfigError, match="a record that is no measurement of this version"):
+            compare(finished, other)
     (other / "evaluation.jsonl").write_text("[]\n")
     with pytest.raises(ConfigError, match=r"evaluation\.jsonl line 1 is no record"):
         compare(finished, other)

@@ -63,6 +63,9 @@ def test_literals_leave_out_negations_and_quantifiers() -> None:
         ("(define (:goal (and)))", ":init"),
         ("(define (:init))", ":goal"),
         ("(define (:init x) (:goal (a)))", "'x'"),
+        ("(define (:init (pickupable)) (:goal (a)))", "pickupable 0 arguments instead of 1"),
+        ("(define (:init (canContain a b c)) (:goal (a)))", "cancontain 3 arguments instead of 2"),
+        ("(define " + "(" * 300_000 + ")" * 300_000 + ")", "nests more than 100 lists"),
     ],
 )
 def test_a_problem_names_what_is_wrong_with_it(text: str, part: str) -> None:
@@ -71,5 +74,7 @@ def test_a_problem_names_what_is_wrong_with_it(text: str, part: str) -> None:
 
 
 def test_goals_with_alternatives_are_refused() -> None:
+    with pytest.raises(PddlError, match="holds 1 arguments instead of 2"):
+        literals(parse_expression("(and (holds ?a))"))
     with pytest.raises(PddlError, match="only and, exists, not"):
         literals(parse_expression("(or (a) (b))"))

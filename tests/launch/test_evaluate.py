@@ -1,0 +1,49 @@
+"""The command line of launch/evaluate.py: three jobs, and what each refuses, in one sentence."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def evaluate(*arguments: str) -> subprocess.CompletedProcess[str]:
+    inherited = {key: value for key, value in os.environ.items() if key != "ALFWORLD_DATA"}
+    return subprocess.run(
+        [sys.executable, "launch/evaluate.py", *arguments],
+        cwd=ROOT,
+        env=inherited | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--compare", "one"], "--compare needs two runs"),
+        (["--compare", "one", "two", "--step=3"], "--step has no effect with --compare"),
+        (["--compare", "one\nmore", "two"], "one more holds no measurement (evaluation.jsonl)"),
+        (["--policy=planner", "--step=3"], "--step has no effect with --policy=planner"),
+        (["--policy=planner", "--config=configs/alfworld.py", "--workdir=LICENSE/in"], "LICENSE/in"),
+        (["--panel=valid_seen"], "--config is missing"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_code_2(arguments: list[str], named: str) -> None:
+    result = evaluate(*arguments)
+    assert result.returncode == 2, result.stderr
+    assert named in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_the_planner_needs_no_run(tmp_path: Path) -> None:
+    few = [f"--config.games.{split}=6" for split in ("train", "valid_seen", "valid_unseen")]
+    arguments = ["--policy=planner", "--config=configs/alfworld.py", *few, f"--workdir={tmp_path}"]
+    result = evaluate(*arguments, "--panel=train")
+    assert result.returncode == 0, result.stderr
+    assert "train: success 100.0%" in result.stdout and "handcoded*" in result.stdout
