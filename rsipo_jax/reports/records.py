@@ -73,6 +73,15 @@ def read_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
             yield line, record
 
 
+def leaves(tree: Mapping[str, Any], separator: str = ".", prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of a nested record with their names joined by `separator`."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, separator, f"{prefix}{name}{separator}")
+        else:
+            yield prefix + name, value
+
+
 def replace_file(path: Path, lines: Iterable[bytes]) -> None:
     """Writes a whole file; a kill in between leaves the old one."""
     partial = path.with_name(path.name + ".partial")

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, SupportsFloat
 
 from tensorboardX import SummaryWriter
 
-from rsipo_jax.reports.records import encode_line, plain, read_lines, read_records, replace_file
+from rsipo_jax.reports.records import encode_line, leaves, plain, read_lines, read_records, replace_file
 
 TIMINGS = ("seconds", "tokens_per_second")  # the keys of a log.jsonl line that two equal runs do not share
 STAGES = ("sft", "during", "rl")  # when a panel was measured: before RL, between RL steps, after the last
@@ -151,7 +151,7 @@ class RunLog:
         self._append("evaluation.jsonl", [encode_line(record)])
         self.evaluations.append(record)
         numbers = {
-            name: value for name, value in _leaves(record["score"], "/") if isinstance(value, int | float)
+            name: value for name, value in leaves(record["score"], "/") if isinstance(value, int | float)
         }
         self._scalars(step, {f"eval/{panel}/{name}": value for name, value in numbers.items()})
         return record
@@ -209,7 +209,7 @@ def _refuse_records(folder: Path) -> None:
 def _check_config(path: Path, config: Mapping[str, Any]) -> None:
     if not path.exists():
         raise ValueError(f"{path} does not exist: there is no run to resume there, so start one")
-    recorded, given = dict(_leaves(json.loads(path.read_text()))), dict(_leaves(config))
+    recorded, given = dict(leaves(json.loads(path.read_text()))), dict(leaves(config))
     for key in sorted(recorded.keys() | given.keys()):
         if recorded.get(key) != given.get(key):
             raise ValueError(
@@ -225,15 +225,6 @@ def _check_reaches(path: Path, step: int) -> None:
             f"{path} has no record of step {step}, the checkpoint's step (the last before it is {last}): "
             "restore the log, or resume from an earlier checkpoint"
         )
-
-
-def _leaves(tree: Mapping[str, Any], separator: str = ".", prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of a nested record with their names joined by `separator`."""
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, separator, f"{prefix}{name}{separator}")
-        else:
-            yield prefix + name, value
 
 
 def _at(step: int, record: Mapping[str, Any], where: str) -> dict[str, Any]:

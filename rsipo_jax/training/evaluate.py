@@ -22,7 +22,7 @@ from rsipo_jax.evaluation.panels import SPLIT_OF, Panel, build_panel
 from rsipo_jax.evaluation.play import play_panel, play_plans
 from rsipo_jax.evaluation.scores import EpisodeScore, paired_bootstrap, score
 from rsipo_jax.reports.console import make_console, progress
-from rsipo_jax.reports.records import plain, read_records
+from rsipo_jax.reports.records import leaves, plain, read_records
 from rsipo_jax.reports.tables import STAGE_TITLES, panel_line, panel_table
 from rsipo_jax.training import setup
 from rsipo_jax.training.checkpoint import Checkpoints
@@ -140,7 +140,7 @@ def compare(first: Path, second: Path) -> None:
         )
     for letter, workdir in (("A", first), ("B", second)):
         console.print(f"{letter}: {workdir}", soft_wrap=True)
-    settings = [_leaves(_settings(workdir)) for workdir in (first, second)]
+    settings = [dict(leaves(_settings(workdir))) for workdir in (first, second)]
     for key in sorted(settings[0].keys() | settings[1].keys()):
         values = [of_run.get(key, "not set") for of_run in settings]
         if values[0] != values[1]:
@@ -214,14 +214,6 @@ def _settings(workdir: Path) -> dict[str, Any]:
     if not isinstance(settings, dict):
         raise ConfigError(f"{path} holds no settings of a run: name the --workdir of a finished run")
     return settings
-
-
-def _leaves(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Nested settings as {"train.steps": 24, ...}."""
-    flat: dict[str, Any] = {}
-    for name, value in tree.items():
-        flat |= _leaves(value, f"{above}{name}.") if isinstance(value, Mapping) else {above + name: value}
-    return flat
 
 
 def _panel(config: Config, root: GameData, name: str, step: int) -> Panel:
