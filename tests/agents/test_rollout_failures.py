@@ -119,7 +119,7 @@ def told(trajectory: Trajectory) -> tuple:
     ("order", "timeout_s", "reason"),
     [
         ("die", 120.0, "its process died (exit code -9)"),
-        pytest.param("hang", 30.0, "no answer within 30 s", marks=pytest.mark.slow),
+        pytest.param("hang", 30.0, "no answer within 30 s an action", marks=pytest.mark.slow),
     ],
 )
 def test_a_worker_that_fails_in_mid_rollout_costs_one_episode(
