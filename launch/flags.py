@@ -47,7 +47,10 @@ def run(main: Callable[[Config, Path], None]) -> None:
 
 @contextmanager
 def errors_as_sentences() -> Iterator[None]:
-    """Ends the program with code 2 and one sentence when a ConfigError is raised inside, or a file cannot be used."""
+    """Ends the program with code 2 and one sentence when a ConfigError is raised inside, or a file cannot be used.
+
+    Ctrl-C ends it with code 130 and a sentence.
+    """
     try:
         yield
     except ConfigError as error:
@@ -56,6 +59,12 @@ def errors_as_sentences() -> Iterator[None]:
         if error.filename is None:  # not about a file
             raise
         sentence = f"{error.filename}: {error.strerror}"
+    except KeyboardInterrupt:
+        print(
+            f"\n{Path(sys.argv[0]).name}: interrupted; the same command goes on from what is kept",
+            file=sys.stderr,
+        )
+        sys.exit(130)
     else:
         return
     print(f"{Path(sys.argv[0]).name}: {sentence}", file=sys.stderr)
@@ -66,6 +75,8 @@ def parse() -> list[str]:
     """Parses the command line into `flags.FLAGS` and returns the arguments that are no flags. Raises ConfigError."""
     source = _config_source(sys.argv)
     app.define_help_flags()
+    for name in ("config", "workdir"):  # what --help shows of this module
+        flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
     try:
         return list(flags.FLAGS(sys.argv)[1:])
     except flags.IllegalFlagValueError as error:
@@ -141,6 +152,8 @@ def _earlier(workdir: str) -> Config:
             "--config is missing: give --config=configs/alfworld.py, or an earlier run's --workdir"
         )
     path = Path(workdir) / SETTINGS
+    if not Path(workdir).is_dir():
+        raise ConfigError(f"there is no run in {workdir}: name an earlier run's --workdir, or give --config")
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

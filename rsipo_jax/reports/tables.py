@@ -98,7 +98,7 @@ def panel_table(
         lines.append(f"Mean turns of won games: {turns}.")
     if any(score["errors"] for score in scores):
         void = ", ".join(f"{score['errors']} ({title})" for score, title in zip(scores, titles, strict=True))
-        lines.append(f"Episodes left out because the environment failed: {void}.")
+        lines.append(f"Episodes left out as void (their `error` says why): {void}.")
     if difference:
         lines.append(
             f"{titles[-1]} minus {titles[0]}, episode-weighted, paired over {difference['episodes']} games: "

@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from rsipo_jax.evaluation.panels import SPLIT_OF, Panel, build_panel
 from rsipo_jax.evaluation.play import play_panel, play_plans
 from rsipo_jax.evaluation.scores import EpisodeScore, paired_bootstrap, score
 from rsipo_jax.reports.console import make_console, progress
-from rsipo_jax.reports.records import leaves, plain, read_records
+from rsipo_jax.reports.records import leaves, read_records
 from rsipo_jax.reports.tables import STAGE_TITLES, panel_line, panel_table
 from rsipo_jax.training import setup
 from rsipo_jax.training.checkpoint import Checkpoints
@@ -69,9 +70,18 @@ def evaluate(config: Config, workdir: Path, name: str, step: int) -> None:
     if not recorded:
         console.print("the run has no record of this panel at this step")
     for earlier in recorded:
-        same = plain(list(map(vars, episodes)), "episodes") == earlier["episodes"]
-        same &= panel.hash == earlier["hash"]
-        console.print("equal to the run's own record" if same else "DIFFERS from the run's own record")
+        console.print(_repeated(panel, episodes, earlier, workdir), soft_wrap=True)
+
+
+def _repeated(panel: Panel, episodes: list[EpisodeScore], earlier: Mapping[str, Any], workdir: Path) -> str:
+    """Whether the run recorded the same result, as a sentence."""
+    if panel.hash != earlier["hash"]:
+        return f"DIFFERS from the run's own record, which is of other games (panel {earlier['hash'][:12]})"
+    pairs = zip(episodes, _episodes(earlier, workdir), strict=True)
+    other = [now.task_id for now, before in pairs if replace(now, trace="") != replace(before, trace="")]
+    if other:
+        return f"DIFFERS from the run's own record in {len(other)} games, the first {other[0]}"
+    return "equal to the run's own record"
 
 
 def evaluate_planner(config: Config, workdir: Path, name: str) -> None:
@@ -101,8 +111,11 @@ def evaluate_planner(config: Config, workdir: Path, name: str) -> None:
             ]
         records.append(_record(panel, handcoded, "handcoded", 0))
         titles.append(f"handcoded*, {HANDCODED_TURNS} turns")
-        note = "* alfworld's, on the fast engine, with its put/move mistake put right"
-    except (EngineMissing, GameDataError) as error:
+        note = (
+            "* alfworld's, on the fast engine, with its put/move mistake put right; a game about a thing that it does "
+            "not know is void"
+        )
+    except EngineMissing as error:
         note = f"Without the handcoded expert: {error}"
     console.print(panel_table(records, titles=titles))
     console.print(note, soft_wrap=True)
@@ -118,10 +131,14 @@ def _handcoded(
     optimal: Mapping[str, int],
     advance: Callable[[int], None],
 ) -> EpisodeScore:
-    rng = random.Random(f"{config.seed}/{task.id}/{draw}")
-    won, turns = play_handcoded(load_game(root, task), rng, HANDCODED_TURNS)
+    """An episode of the handcoded expert; a void one where the game asks for a thing that it has never heard of."""
+    rng, error = random.Random(f"{config.seed}/{task.id}/{draw}"), ""
+    try:
+        won, turns = play_handcoded(load_game(root, task), rng, HANDCODED_TURNS)
+    except GameDataError as unknown:
+        won, turns, error = False, 0, str(unknown)
     advance(1)
-    return EpisodeScore(task.id, task.kind, won, turns, 0, draw=draw, optimal=optimal[task.id])
+    return EpisodeScore(task.id, task.kind, won, turns, 0, error, draw, optimal[task.id])
 
 
 def compare(first: Path, second: Path) -> None:

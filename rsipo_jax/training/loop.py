@@ -48,6 +48,8 @@ def run(config: Config, workdir: Path) -> None:
         log = stack.enter_context(closing(_open_log(config, workdir, checkpoints)))
 
         stage(console, 1, STAGES, "Games and demonstrations", f"workdir: {workdir}")
+        if config.train.steps and log.last_step == config.train.steps:
+            console.print("All RL steps of this run are done: what follows repeats its results.")
         root = setup.prepare_games(config, workdir)
         panels, tasks = setup.make_panels(config, root, step=0), find_tasks(root, "train")
         demos = setup.prepare_demonstrations(config, workdir, root)

@@ -52,7 +52,8 @@ def launch(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
         ([], ["--config is missing", "--workdir"]),
         ([CONFIG, "--wrokdir=x"], ["wrokdir", "Did you mean: workdir"]),
         ([CONFIG, "tiny"], ["'tiny' is not a flag"]),
-        (["--workdir=nowhere"], ["nowhere", "config.json", "give --config"]),
+        (["--workdir=nowhere"], ["there is no run in nowhere", "give --config"]),
+        (["--workdir=tests"], ["tests", "config.json", "give --config"]),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(arguments: list[str], named: list[str]) -> None:

@@ -28,6 +28,23 @@ def test_evaluation_repeats_the_recorded_result(finished: Path, capsys: pytest.C
         assert recorded["hash"] in out
 
 
+def test_a_result_that_differs_from_the_record_says_where(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workdir = tmp_path / "changed"
+    shutil.copytree(finished, workdir)
+    lines = records(workdir, "evaluation.jsonl")
+    for line in lines:
+        line["episodes"][-1]["turns"] += 1
+        for episode in line["episodes"]:
+            del episode["trace"]  # as in records of a time that did not know it
+    (workdir / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    evaluate(config(), workdir, "valid_unseen", 0)
+    last = lines[0]["episodes"][-1]["task_id"] if lines[0]["panel"] == "valid_unseen" else ""
+    out = " ".join(capsys.readouterr().out.split())
+    assert "DIFFERS from the run's own record in 1 games, the first valid_unseen/" in out and last in out
+
+
 def test_a_checkpoint_that_is_not_there_is_one_sentence(finished: Path) -> None:
     with pytest.raises(ConfigError, match=r"no checkpoint of step 7: choose --step from \[0, 1, 2\]"):
         evaluate(config(), finished, "valid_unseen", 7)
