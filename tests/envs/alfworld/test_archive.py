@@ -29,7 +29,7 @@ GAME = {
     "anns": ["Put the mug away."],
     "problem": "(define)",
 }
-HEAD = {"pddl_domain": "", "grammar": ""}
+HEAD = {"pddl_domain": "", "grammar": "UNKNOWN GOAL"}
 
 
 @pytest.fixture(scope="session")
@@ -104,6 +104,9 @@ def test_the_digest_depends_on_the_games_alone(tmp_path: Path) -> None:
         ([HEAD, GAME, {**GAME, "problem": 1}], r"Line 3 of .* has no text 'problem'"),
         ([HEAD, {**GAME, "anns": "Put it away."}], r"Line 2 of .* has no list of texts 'anns'"),
         ([HEAD, {**GAME, "split": "test"}], r"Line 2 of .* has the unknown split 'test'; use one of train"),
+        ([{**HEAD, "grammar": "put a mug in a desk"}, GAME], r"its grammar has no UNKNOWN GOAL"),
+        ([HEAD, {**GAME, "dir": "../../etc"}], r"Line 2 of .* has '\.\./\.\./etc' for 'dir'"),
+        ([HEAD, {**GAME, "trial": "a\nb"}], r"Line 2 of .* for 'trial'; no game is called so"),
         ([HEAD, GAME, GAME], r"Line 3 of .* repeats the game train/pick_and_place_simple-"),
     ],
 )
