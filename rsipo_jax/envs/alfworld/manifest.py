@@ -259,6 +259,8 @@ def _load(place: Path, split: str) -> tuple[Manifest, Stamps] | None:
         content = json.loads(place.read_bytes())
         if content["format"] != FORMAT or content["split"] != split:
             return None
+        if not (isinstance(content["games"], list) and isinstance(content["left_out"], list)):
+            return None
         entries = [Entry(*_texts(fields)) for fields in content["games"]]
         left_out = [LeftOut(*_texts(fields)) for fields in content["left_out"]]
         stamps = {name: (int(size), int(time)) for name, (size, time) in content["stamps"].items()}
