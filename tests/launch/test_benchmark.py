@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("alfworld", reason="the original engine is not installed (pip install alfworld==0.4.2)")
+from tests.launch.launching import python
 
-ROOT = Path(__file__).parents[2]
+pytest.importorskip("alfworld", reason="the original engine is not installed (pip install alfworld==0.4.2)")
 
 
 def benchmark(*arguments: str) -> subprocess.CompletedProcess[str]:
-    inherited = {key: value for key, value in os.environ.items() if key != "ALFWORLD_DATA"}
-    return subprocess.run(
-        [sys.executable, "launch/benchmark.py", *arguments],
-        cwd=ROOT,
-        env=inherited | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    return python("launch/benchmark.py", *arguments, timeout=300)
 
 
 def test_the_alfworld_suite_measures_generated_games(tmp_path: Path) -> None:

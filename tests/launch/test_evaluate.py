@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.launch.launching import python
 
 
 def evaluate(*arguments: str) -> subprocess.CompletedProcess[str]:
-    inherited = {key: value for key, value in os.environ.items() if key != "ALFWORLD_DATA"}
-    return subprocess.run(
-        [sys.executable, "launch/evaluate.py", *arguments],
-        cwd=ROOT,
-        env=inherited | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    return python("launch/evaluate.py", *arguments)
 
 
 @pytest.mark.parametrize(

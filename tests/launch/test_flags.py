@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from rsipo_jax.validation import validated
+from tests.launch.launching import python
 
-ROOT = Path(__file__).parents[2]
 CONFIG = "--config=configs/alfworld.py"
 LAUNCHER = """
 import dataclasses, json, sys
@@ -25,15 +23,7 @@ run(main)
 
 
 def launch(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    inherited = {key: value for key, value in os.environ.items() if key != "ALFWORLD_DATA"}
-    return subprocess.run(
-        [sys.executable, "-c", LAUNCHER, *arguments],
-        cwd=ROOT,
-        env=inherited | {"PYTHONPATH": str(ROOT)} | environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    return python("-c", LAUNCHER, *arguments, **environment)
 
 
 @pytest.mark.parametrize(
