@@ -15,13 +15,13 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
+from rsipo_jax.models.attention import attend
+from rsipo_jax.models.head import logits
 from rsipo_jax.models.transformer import (
     ModelConfig,
     Params,
-    attend,
     feed_forward,
-    logits,
-    matmul,
+    project,
     project_qkv,
     rms_norm,
     unstack_layers,
@@ -83,8 +83,8 @@ def _forward(
         new_k = old_k.at[rows[:, None], :, positions].set(k, mode="drop")
         new_v = old_v.at[rows[:, None], :, positions].set(v, mode="drop")
         seen_k, seen_v = (new_k, new_v) if slots is None else (new_k[slots], new_v[slots])
-        x = x + matmul(attend(q, seen_k, seen_v, mask), layer["wo"])
-        x = x + feed_forward(rms_norm(x, layer["post_norm"], config.rms_norm_eps), layer)
+        x = x + project(attend(q, seen_k, seen_v, mask), layer, "wo", config)
+        x = x + feed_forward(rms_norm(x, layer["post_norm"], config.rms_norm_eps), layer, config)
         keys.append(new_k)
         values.append(new_v)
     return KVCache(keys, values), rms_norm(x, params["final_norm"], config.rms_norm_eps)

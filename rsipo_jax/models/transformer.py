@@ -1,8 +1,8 @@
-"""The policy network: a Qwen2-architecture decoder as pure functions on a pytree of float32 arrays.
+"""The policy network: a decoder of the Qwen2, Qwen3 and Llama families as pure functions on a pytree of arrays.
 
 Layers are stacked on a leading axis and scanned (one compiled layer whatever the depth) or unrolled
-(`scan_layers=False`). Two switches cover the near relatives: `qk_norm` (Qwen3) and `qkv_bias=False` (Llama, SmolLM2,
-Qwen3).
+(`scan_layers=False`). Switches tell the families apart: `qkv_bias` (Qwen2), `qk_norm` (Qwen3), `rope_scaling` (Llama 3).
+Any projection may carry a low-rank adapter (`models/lora.py`).
 
 Invariant: rows are independent and segments of a packed row are independent. A token attends to the tokens of its own
 segment at or before it, nothing else; segment 0 is padding. Masks come from `segment_ids`, never from token ids.
@@ -10,6 +10,8 @@ segment at or before it, nothing else; segment 0 is padding. Masks come from `se
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +19,51 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from rsipo_jax.models.attention import attend_packed
+from rsipo_jax.parallel.sharding import Names, constrain
+
 Params = dict[str, Any]
-NEGATIVE = -1e30  # a finite "minus infinity": fully masked rows give a uniform softmax instead of NaN
-QUERY_BLOCK = 128  # queries of one attention block: its scores stay in cache, keys after it are skipped
+
+# The logical axes of every parameter, those of a layer with their stack in front.
+PARAM_AXES: Mapping[str, Names] = {
+    "embed": ("vocab", "embed"),
+    "lm_head": ("vocab", "embed"),
+    "final_norm": (None,),
+    "input_norm": ("layers", None),
+    "post_norm": ("layers", None),
+    "wq": ("layers", "embed", "heads"),
+    "wk": ("layers", "embed", "kv_heads"),
+    "wv": ("layers", "embed", "kv_heads"),
+    "bq": ("layers", "heads"),
+    "bk": ("layers", "kv_heads"),
+    "bv": ("layers", "kv_heads"),
+    "q_norm": ("layers", None),
+    "k_norm": ("layers", None),
+    "wo": ("layers", "heads", "embed"),
+    "w_gate": ("layers", "embed", "mlp"),
+    "w_up": ("layers", "embed", "mlp"),
+    "w_down": ("layers", "mlp", "embed"),
+}
+# An adapter of the projection w is w + LORA_A [layers, in, rank] and w + LORA_B [layers, rank, out].
+LORA_A, LORA_B = "_lora_a", "_lora_b"
+PROJECTIONS = ("wq", "wk", "wv", "wo", "w_gate", "w_up", "w_down")
+PARAM_AXES = {
+    **PARAM_AXES,
+    **{w + LORA_A: (*PARAM_AXES[w][:2], None) for w in PROJECTIONS},
+    **{w + LORA_B: ("layers", None, PARAM_AXES[w][2]) for w in PROJECTIONS},
+}
+
+REMAT = ("none", "dots", "full")
+
+
+@dataclass(frozen=True)
+class Llama3Rope:
+    """How Llama 3 stretches the low frequencies of its rotary embedding (transformers' rope type "llama3")."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_position_embeddings: int
 
 
 @dataclass(frozen=True)
@@ -34,12 +78,16 @@ class ModelConfig:
     num_kv_heads: int
     head_dim: int
     rope_theta: float = 10_000.0
+    rope_scaling: Llama3Rope | None = None
     rms_norm_eps: float = 1e-6
     tie_embeddings: bool = True
     qkv_bias: bool = True
     qk_norm: bool = False
+    lora_alpha: float = 16.0  # an adapter of rank r adds alpha / r times its product
     dtype: str = "float32"  # compute dtype
     scan_layers: bool = True
+    remat: str = "full"  # what a layer keeps for the backward pass, see `_rematerialised`
+    attention: str = "auto"  # a kernel of models/attention.py
 
 
 def init_params(config: ModelConfig, key: jax.Array) -> Params:
@@ -97,14 +145,35 @@ def rms_norm(x: jax.Array, scale: jax.Array, eps: float) -> jax.Array:
     return (y * scale).astype(x.dtype)
 
 
-def rope(x: jax.Array, positions: jax.Array, theta: float) -> jax.Array:
+def rope_frequencies(config: ModelConfig) -> jax.Array:
+    """Radians a position for each pair of a head's channels, float32 [head_dim / 2]."""
+    half = config.head_dim // 2
+    frequencies = config.rope_theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    if (scaling := config.rope_scaling) is None:
+        return frequencies
+    # Wavelengths beyond original / low are stretched by `factor`, those below original / high stay, in between a blend.
+    turns = scaling.original_max_position_embeddings * frequencies / (2 * math.pi)
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    kept = jnp.clip((turns - low) / (high - low), 0.0, 1.0)
+    return frequencies * (kept + (1.0 - kept) / scaling.factor)
+
+
+def rope(x: jax.Array, positions: jax.Array, frequencies: jax.Array) -> jax.Array:
     """Rotary position embedding, half-split convention of Hugging Face. x [..., T, heads, h], positions [..., T]."""
     half = x.shape[-1] // 2
-    frequencies = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
     angles = positions[..., None, None].astype(jnp.float32) * frequencies  # [..., T, 1, half]
     a, b = x[..., :half].astype(jnp.float32), x[..., half:].astype(jnp.float32)
     sin, cos = jnp.sin(angles), jnp.cos(angles)
     return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)
+
+
+def project(x: jax.Array, layer: Params, name: str, config: ModelConfig) -> jax.Array:
+    """x [..., in] through the projection `name` of a layer, with its adapter if it has one. Returns [..., out]."""
+    y = matmul(x, layer[name])
+    if (down := layer.get(name + LORA_A)) is not None:
+        low_rank = matmul(matmul(x, down), layer[name + LORA_B])
+        y += low_rank * jnp.asarray(config.lora_alpha / down.shape[-1], y.dtype)
+    return y
 
 
 def project_qkv(
@@ -112,53 +181,22 @@ def project_qkv(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Queries [B, T, H, h] and keys, values [B, T, K, h] of one layer, rotated."""
     c = config
-    q, k, v = (matmul(x, layer[w]) for w in ("wq", "wk", "wv"))
+    q, k, v = (project(x, layer, name, c) for name in ("wq", "wk", "wv"))
     if c.qkv_bias:
         q, k, v = (y + layer[b].astype(y.dtype) for y, b in ((q, "bq"), (k, "bk"), (v, "bv")))
     q, k, v = (y.reshape(*y.shape[:-1], -1, c.head_dim) for y in (q, k, v))
+    q = constrain(q, "batch", None, "heads", None)
+    k, v = (constrain(y, "batch", None, "kv_heads", None) for y in (k, v))
     if c.qk_norm:
         q, k = rms_norm(q, layer["q_norm"], c.rms_norm_eps), rms_norm(k, layer["k_norm"], c.rms_norm_eps)
-    return rope(q, positions, c.rope_theta), rope(k, positions, c.rope_theta), v
+    frequencies = rope_frequencies(c)
+    return rope(q, positions, frequencies), rope(k, positions, frequencies), v
 
 
-def attend(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
-    """Grouped-query attention. q [B, T, H, h]; k, v [B, K, S, h]; mask [B, T, S] bool. Returns [B, T, H * h]."""
-    batch, t, heads, h = q.shape
-    groups = heads // k.shape[1]
-    q = q.reshape(batch, t, k.shape[1], groups, h)
-    scores = jnp.einsum("btkgh,bksh->bkgts", q, k, preferred_element_type=jnp.float32) * h**-0.5
-    probs = jax.nn.softmax(jnp.where(mask[:, None, None], scores, NEGATIVE), axis=-1).astype(v.dtype)
-    # The transpose stands outside of the einsum: XLA:CPU has no bfloat16 kernel for the product in that order.
-    out = jnp.einsum("bkgts,bksh->bkgth", probs, v, preferred_element_type=jnp.float32)
-    return out.transpose(0, 3, 1, 2, 4).reshape(batch, t, heads * h).astype(q.dtype)
-
-
-def attend_packed(q: jax.Array, k: jax.Array, v: jax.Array, segment_ids: jax.Array) -> jax.Array:
-    """Causal attention within segments. q [B, T, H, h]; k, v [B, T, K, h]; segment_ids [B, T]. Returns [B, T, H * h].
-
-    One row and one block of queries at a time, recomputed in the backward pass: no [B, H, T, T] array exists, and half
-    of the scores (keys behind the block) are never computed.
-    """
-    t = q.shape[1]
-
-    @jax.checkpoint
-    def one_row(row: tuple[jax.Array, ...]) -> jax.Array:
-        q, k, v, segments = (a[None] for a in row)
-        k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)
-        blocks = []
-        for start in range(0, t, QUERY_BLOCK):
-            end = min(start + QUERY_BLOCK, t)
-            causal = jnp.arange(end)[None, :] <= jnp.arange(start, end)[:, None]
-            mask = causal & (segments[:, start:end, None] == segments[:, None, :end])
-            blocks.append(attend(q[:, start:end], k[:, :, :end], v[:, :, :end], mask))
-        return jnp.concatenate(blocks, axis=1)[0]
-
-    return lax.map(one_row, (q, k, v, segment_ids))
-
-
-def feed_forward(x: jax.Array, layer: Params) -> jax.Array:
+def feed_forward(x: jax.Array, layer: Params, config: ModelConfig) -> jax.Array:
     """SwiGLU."""
-    return matmul(jax.nn.silu(matmul(x, layer["w_gate"])) * matmul(x, layer["w_up"]), layer["w_down"])
+    gate, up = (constrain(project(x, layer, w, config), "batch", None, "mlp") for w in ("w_gate", "w_up"))
+    return project(jax.nn.silu(gate) * up, layer, "w_down", config)
 
 
 def hidden_states(
@@ -168,44 +206,33 @@ def hidden_states(
 
     def block(x: jax.Array, layer: Params) -> tuple[jax.Array, None]:
         q, k, v = project_qkv(rms_norm(x, layer["input_norm"], config.rms_norm_eps), layer, positions, config)
-        x = x + matmul(attend_packed(q, k, v, segment_ids), layer["wo"])
-        return x + feed_forward(rms_norm(x, layer["post_norm"], config.rms_norm_eps), layer), None
+        seen = attend_packed(q, k, v, segment_ids, config.attention)
+        x = constrain(x + project(seen, layer, "wo", config), "batch", None, None)
+        x = x + feed_forward(rms_norm(x, layer["post_norm"], config.rms_norm_eps), layer, config)
+        return constrain(x, "batch", None, None), None
 
-    x = params["embed"].astype(config.dtype)[tokens]
+    block = _rematerialised(block, config)
+    x = constrain(params["embed"].astype(config.dtype)[tokens], "batch", None, None)
     if config.scan_layers:
-        # Rematerialisation saves memory on every backend only inside a scan, which is why it lives here.
-        x, _ = lax.scan(jax.checkpoint(block), x, params["layers"])
+        x, _ = lax.scan(block, x, params["layers"])
     else:
         for layer in unstack_layers(params["layers"], config.num_layers):
             x, _ = block(x, layer)
     return rms_norm(x, params["final_norm"], config.rms_norm_eps)
 
 
+def _rematerialised(block: Callable, config: ModelConfig) -> Callable:
+    """`block`, of whose forward pass the backward pass finds less in memory, and computes the rest again.
+
+    "none" keeps everything, "dots" the results of the projections, "full" the layer's input only.
+    """
+    if config.remat == "none":
+        return block
+    policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if config.remat == "dots" else None
+    # A scan keeps the two passes apart by itself; unrolled, the compiler would merge them again.
+    return jax.checkpoint(block, policy=policy, prevent_cse=not config.scan_layers)
+
+
 def unstack_layers(layers: Params, num_layers: int) -> list[Params]:
     """The stacked layer tree as a list of per-layer trees."""
     return [jax.tree.map(lambda a, i=i: a[i], layers) for i in range(num_layers)]
-
-
-def logits(params: Params, config: ModelConfig, hidden: jax.Array) -> jax.Array:
-    """Float32 logits [..., V] of hidden states [..., D]."""
-    table = params["embed"] if config.tie_embeddings else params["lm_head"]
-    dims = (((hidden.ndim - 1,), (1,)), ((), ()))
-    return lax.dot_general(hidden, table.astype(hidden.dtype), dims, preferred_element_type=jnp.float32)
-
-
-def token_logprobs(
-    params: Params, config: ModelConfig, hidden: jax.Array, targets: jax.Array, temperature: float = 1.0
-) -> tuple[jax.Array, jax.Array]:
-    """Log-probability of `targets` and entropy (nats) of softmax(logits / temperature), both float32 [B, T].
-
-    Row by row with recomputation in the backward pass, so that no [B, T, V] array ever exists.
-    """
-
-    @jax.checkpoint
-    def one_row(row: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        h, target = row
-        log_p = jax.nn.log_softmax(logits(params, config, h) / temperature, axis=-1)
-        chosen = jnp.take_along_axis(log_p, target[:, None], axis=-1)[:, 0]
-        return chosen, -jnp.sum(jnp.exp(log_p) * log_p, axis=-1)
-
-    return lax.map(one_row, (hidden, targets))

@@ -18,7 +18,8 @@ from flax import struct
 from rsipo_jax.config import LossConfig
 from rsipo_jax.methods.losses import hybrid_advantages, loss_sums, masked_sum
 from rsipo_jax.methods.method import Credit
-from rsipo_jax.models.transformer import ModelConfig, Params, hidden_states, token_logprobs
+from rsipo_jax.models.head import token_logprobs
+from rsipo_jax.models.transformer import ModelConfig, Params, hidden_states
 from rsipo_jax.training.packing import MicroBatch, pack
 from rsipo_jax.training.rows import ACTION, CONTEXT, SKILL, Rows
 from rsipo_jax.training.state import TrainState

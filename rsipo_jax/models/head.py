@@ -1,0 +1,183 @@
+"""Logits, and the log-probabilities and entropies of tokens without ever holding the logits of a whole row.
+
+The last matrix product of the network makes vocabulary-sized rows, far larger than anything before it. `token_logprobs`
+goes over the tokens in chunks, keeps two numbers of each row, and computes the chunk again in the backward pass, where
+the gradient of the logits has a closed form. On a mesh every device does this for its own rows and its own part of the
+vocabulary; what is exchanged is written out below: the table once in each direction, and a few numbers a token.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import PartitionSpec
+
+from rsipo_jax.models.transformer import ModelConfig, Params
+from rsipo_jax.parallel.sharding import DATA, FSDP, RULES, TENSOR, axis_sizes, spec
+
+CHUNK = (
+    512  # tokens whose logits a device holds at once: enough to keep a matrix unit busy on the table it reads
+)
+Array = jax.Array
+
+
+def output_table(params: Params, config: ModelConfig) -> Array:
+    """The matrix [V, D] that turns hidden states into logits."""
+    return params["embed"] if config.tie_embeddings else params["lm_head"]
+
+
+def logits(params: Params, config: ModelConfig, hidden: Array) -> Array:
+    """Float32 logits [..., V] of hidden states [..., D]."""
+    return _product(hidden, output_table(params, config).astype(hidden.dtype))
+
+
+def token_logprobs(
+    params: Params, config: ModelConfig, hidden: Array, targets: Array, temperature: float = 1.0
+) -> tuple[Array, Array]:
+    """Log-probability of `targets` and entropy (nats) of softmax(logits / temperature), both float32 [B, T].
+
+    hidden [B, T, D], targets int32 [B, T]. No [B, T, V] array exists in either direction.
+    """
+    return _logprobs(temperature, output_table(params, config).astype(hidden.dtype), hidden, targets)
+
+
+def _product(hidden: Array, table: Array) -> Array:
+    dims = (((hidden.ndim - 1,), (1,)), ((), ()))
+    return lax.dot_general(hidden, table, dims, preferred_element_type=jnp.float32)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _logprobs(temperature: float, table: Array, hidden: Array, targets: Array) -> tuple[Array, Array]:
+    return _forward(temperature, table, hidden, targets)[0]
+
+
+def _forward(
+    temperature: float, table: Array, hidden: Array, targets: Array
+) -> tuple[tuple[Array, Array], tuple]:
+    table_spec, rows, cut = _layout(table, hidden)
+    states = PartitionSpec(*rows, None)
+
+    def local(table: Array, hidden: Array, targets: Array) -> tuple[Array, Array, Array]:
+        table = _gather(table, table_spec)
+        first = lax.axis_index(TENSOR) * table.shape[0] if cut else 0
+
+        def chunk(xs: tuple[Array, Array]) -> tuple[Array, Array, Array]:
+            h, target = xs
+            z = _product(h, table) / temperature
+            top = _across(lax.pmax, jnp.max(z, axis=-1), cut)
+            weights = jnp.exp(z - top[:, None])
+            total = _across(lax.psum, jnp.sum(weights, axis=-1), cut)
+            mean = _across(lax.psum, jnp.sum(weights * z, axis=-1), cut) / total
+            place = target - first
+            own = (place >= 0) & (place < table.shape[0])
+            chosen = jnp.take_along_axis(z, jnp.where(own, place, 0)[:, None], axis=-1)[:, 0]
+            chosen = _across(lax.psum, jnp.where(own, chosen, 0.0), cut)
+            normaliser = top + jnp.log(total)
+            return chosen - normaliser, normaliser - mean, normaliser
+
+        return _over_chunks(chunk, hidden, targets)
+
+    logprobs, entropy, normaliser = _on_mesh(local, (table_spec, states, rows), (rows, rows, rows))(
+        table, hidden, targets
+    )
+    return (logprobs, entropy), (table, hidden, targets, normaliser, entropy)
+
+
+def _backward(temperature: float, kept: tuple, gradients: tuple[Array, Array]) -> tuple[Array, Array, None]:
+    """With p = softmax(z): d logp_y / dz = 1[y] - p and dH / dz = -p (log p + H), both / temperature."""
+    table, hidden, targets, normaliser, entropy = kept
+    table_spec, rows, cut = _layout(table, hidden)
+    states = PartitionSpec(*rows, None)
+
+    def local(
+        table: Array,
+        hidden: Array,
+        targets: Array,
+        normaliser: Array,
+        entropy: Array,
+        g_logp: Array,
+        g_ent: Array,
+    ) -> tuple[Array, Array]:
+        whole = _gather(table, table_spec)
+        first = lax.axis_index(TENSOR) * whole.shape[0] if cut else 0
+        flat, chunks = _in_chunks((hidden, targets, normaliser, entropy, g_logp, g_ent))
+
+        def chunk(total: Array, xs: tuple[Array, ...]) -> tuple[Array, Array]:
+            h, target, normaliser, entropy, g_logp, g_ent = xs
+            log_p = _product(h, whole) / temperature - normaliser[:, None]
+            is_target = jnp.arange(whole.shape[0])[None, :] == (target - first)[:, None]
+            slope = -g_logp[:, None] - g_ent[:, None] * (log_p + entropy[:, None])
+            dz = (jnp.exp(log_p) * slope + jnp.where(is_target, g_logp[:, None], 0.0)) / temperature
+            dz = dz.astype(h.dtype)
+            dims = (((0,), (0,)), ((), ()))
+            total += lax.dot_general(dz, h, dims, preferred_element_type=jnp.float32)
+            back = lax.dot_general(dz, whole, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32)
+            return total, back.astype(h.dtype)
+
+        total, back = lax.scan(chunk, jnp.zeros(whole.shape, jnp.float32), chunks)
+        back = back.reshape(-1, back.shape[-1])[:flat].reshape(hidden.shape)
+        return _scatter(total.astype(table.dtype), table_spec), _across(lax.psum, back, cut)
+
+    into = (table_spec, states, rows, rows, rows, rows, rows)
+    d_table, d_hidden = _on_mesh(local, into, (table_spec, states))(
+        table, hidden, targets, normaliser, entropy, *gradients
+    )
+    return d_table, d_hidden, None
+
+
+_logprobs.defvjp(_forward, _backward)
+
+
+def _layout(table: Array, hidden: Array) -> tuple[PartitionSpec, PartitionSpec, bool]:
+    """How the mesh cuts the table [V, D] and the rows [B, T], and whether it cuts the vocabulary."""
+    sizes = axis_sizes()
+    table_spec = spec(("vocab", "embed"), table.shape, sizes)
+    return table_spec, spec(("batch", None), hidden.shape[:2], sizes), table_spec[0] is not None
+
+
+def _on_mesh(local, into, out):  # type: ignore[no-untyped-def]
+    if max(axis_sizes().values(), default=1) == 1:
+        return local
+    # Every exchange is written out here and none is differentiated, so that there is no replication to check.
+    return jax.shard_map(local, in_specs=into, out_specs=out, check_vma=False)
+
+
+def _gather(table: Array, table_spec: PartitionSpec) -> Array:
+    """This device's rows of the table with all their columns."""
+    return table if table_spec[1] is None else lax.all_gather(table, FSDP, axis=1, tiled=True)
+
+
+def _scatter(gradient: Array, table_spec: PartitionSpec) -> Array:
+    """The sum over all devices' rows of the batch, cut as the table is."""
+    sizes = axis_sizes()
+    if sizes.get(DATA, 1) > 1:
+        gradient = lax.psum(gradient, DATA)
+    if table_spec[1] is not None:
+        return lax.psum_scatter(gradient, FSDP, scatter_dimension=1, tiled=True)
+    return lax.psum(gradient, FSDP) if sizes.get(FSDP, 1) > 1 else gradient
+
+
+def _across(collective, x: Array, cut: bool) -> Array:  # type: ignore[no-untyped-def]
+    return collective(x, TENSOR) if cut else x
+
+
+def _in_chunks(arrays: tuple[Array, ...]) -> tuple[int, tuple[Array, ...]]:
+    """Arrays [b, T, ...] as [chunks, CHUNK, ...], padded with zeros; and b * T."""
+    flat = int(np.prod(arrays[0].shape[:2]))
+    size = min(CHUNK, flat)
+
+    def cut(a: Array) -> Array:
+        a = a.reshape(flat, *a.shape[2:])
+        a = jnp.pad(a, [(0, -flat % size), *[(0, 0)] * (a.ndim - 1)])
+        return a.reshape(-1, size, *a.shape[1:])
+
+    return flat, tuple(cut(a) for a in arrays)
+
+
+def _over_chunks(chunk, hidden: Array, targets: Array) -> tuple[Array, ...]:  # type: ignore[no-untyped-def]
+    flat, chunks = _in_chunks((hidden, targets))
+    return tuple(a.reshape(-1)[:flat].reshape(targets.shape) for a in lax.map(chunk, chunks))

@@ -1,0 +1,1 @@
+"""Meshes and the one table from logical axes to mesh axes."""
