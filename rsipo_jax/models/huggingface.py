@@ -17,10 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from rsipo_jax.models.transformer import ModelConfig, Params, init_params
+from rsipo_jax.models.transformer import ModelConfig, Params, cast_params, init_params
 
 # What tells the families apart in our network.
-FAMILIES: Mapping[str, Mapping[str, bool]] = {
+FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "qwen2": {"qkv_bias": True, "qk_norm": False},
     "qwen3": {"qkv_bias": False, "qk_norm": True},
     "llama": {"qkv_bias": False, "qk_norm": False},
@@ -133,8 +133,8 @@ def read_config(folder: Path, dtype: str, scan_layers: bool) -> ModelConfig:
     )
 
 
-def load_params(folder: Path, config: ModelConfig) -> Params:
-    """The float32 parameters of the checkpoint in `folder`: the tree of `init_params`, on JAX's default device.
+def load_params(folder: Path, config: ModelConfig, dtype: str = "float32") -> Params:
+    """The parameters of the checkpoint in `folder`: the tree of `init_params`, on JAX's default device.
 
     Reads `model.safetensors`, or the shards that `model.safetensors.index.json` names, one tensor at a time: besides
     the result, memory holds one stacked leaf. Raises CheckpointError when tensors are missing, left over, of another
@@ -166,7 +166,7 @@ def load_params(folder: Path, config: ModelConfig) -> Params:
             return jnp.asarray(out)
 
         top = {leaf: jnp.asarray(read(TOP_LEVEL[leaf]), jnp.float32) for leaf in tree.keys() - {"layers"}}
-        return top | {"layers": {leaf: stacked(leaf) for leaf in tree["layers"]}}
+        return cast_params(top | {"layers": {leaf: stacked(leaf) for leaf in tree["layers"]}}, dtype)
 
 
 def _check_full_attention(path: Path, raw: Mapping[str, Any], num_layers: int) -> None:
