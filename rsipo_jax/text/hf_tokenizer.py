@@ -24,10 +24,12 @@ class HFTokenizer:
 
     `decode(encode(text)) == text` holds up to the checkpoint's own normalisation (Qwen's composes accents).
 
-    A prompt has the ids that transformers gives the rendered template, but for two differences that are meant. Each
-    part is tokenised by itself, so a part never shares a token with the text beside it: where one begins with white
-    space, transformers may merge that with the template's newline. And text never yields a special id, even where it
-    spells one.
+    A conversation has the ids that transformers gives the rendered template, but for differences that are meant:
+    * Each part is tokenised by itself, so it shares no token with the text beside it; where a message begins with white
+      space, transformers may merge that with the template's newline.
+    * Text never yields a special id, even where it spells one.
+    * Messages stand as they are and responses as they were sampled: Llama 3's template trims them, Qwen3's drops the
+      thoughts, empty ones too, before the last message.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -39,7 +41,7 @@ class HFTokenizer:
         self._opening = self._template_ids(before), self._template_ids(after)
         _, _, between, after = self._rendered([_USER, _RESPONSE, _NEXT])
         end, *before_next = self._template_ids(between)
-        if end not in tokenizer.all_special_ids:
+        if end not in self._special:
             raise ConfigError(
                 f"the chat template of {tokenizer.name_or_path!r} ends a response with {between!r}, which does not "
                 "start with a special token: set config.model.checkpoint to an instruction-tuned checkpoint"
