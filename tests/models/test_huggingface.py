@@ -23,7 +23,7 @@ from safetensors.numpy import load_file, save_file
 
 from rsipo_jax.models.huggingface import CheckpointError, load_params, read_config, resolve_checkpoint
 from rsipo_jax.models.head import logits
-from rsipo_jax.models.transformer import ModelConfig, hidden_states, init_params
+from rsipo_jax.models.transformer import Llama3Rope, ModelConfig, hidden_states, init_params
 
 HERE = Path(__file__).parent
 GOLDENS = HERE / "goldens"
@@ -160,6 +160,16 @@ QWEN3: dict[str, Any] = {
 NEW_ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}
 
 
+# Llama-3.1's rotary scaling, as its config.json has it.
+LLAMA3: dict[str, Any] = {
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+    "rope_type": "llama3",
+}
+
+
 def config_of(folder: Path, fields: dict[str, Any]) -> ModelConfig:
     (folder / "config.json").write_text(json.dumps(fields))
     return read_config(folder, "bfloat16", scan_layers=True)
@@ -201,11 +211,36 @@ def test_published_configs_are_read(tmp_path: Path) -> None:
         ({"use_sliding_window": True, "sliding_window": None}, "num_layers", 28),
         ({"use_sliding_window": True, "max_window_layers": 28}, "num_layers", 28),
         ({"layer_types": ["full_attention"] * 28}, "num_layers", 28),
+        ({"per_layer_config": {}}, "num_layers", 28),
         ({"attention_bias": True}, "qkv_bias", True),
     ],
 )
 def test_harmless_variants_are_read(tmp_path: Path, change: dict[str, Any], field: str, value: Any) -> None:
     assert getattr(config_of(tmp_path, QWEN2 | change), field) == value
+
+
+@pytest.mark.parametrize(
+    ("change", "trained"),
+    [
+        ({"rope_scaling": LLAMA3}, 8192),
+        ({"rope_parameters": LLAMA3 | {"rope_theta": 1e5}}, 8192),
+        # transformers prefers a length beside the mapping, and without one takes the model's
+        ({"rope_scaling": LLAMA3, "original_max_position_embeddings": 2048}, 2048),
+        (
+            {
+                "rope_scaling": {k: v for k, v in LLAMA3.items() if k != "original_max_position_embeddings"},
+                "max_position_embeddings": 512,
+            },
+            512,
+        ),
+    ],
+)
+def test_llama_3s_rotary_scaling_is_read_in_both_spellings(
+    tmp_path: Path, change: dict[str, Any], trained: int
+) -> None:
+    config = config_of(tmp_path, SMOLLM2 | change)
+    assert config.rope_scaling == Llama3Rope(8.0, 1.0, 4.0, trained)
+    assert config.rope_theta == 1e5
 
 
 def test_fields_left_out_have_transformers_defaults(tmp_path: Path) -> None:
@@ -237,11 +272,19 @@ def test_fields_left_out_have_transformers_defaults(tmp_path: Path) -> None:
             "use_sliding_window=true, but only false",
         ),
         (QWEN3, {"layer_types": ["full_attention", "sliding_attention"]}, 'layer_types="sliding_attention"'),
+        (SMOLLM2, {"sliding_window": 4096}, "sliding_window=4096, but only null"),
+        (SMOLLM2, {"attention_chunk_size": 64}, "attention_chunk_size=64, but only null"),
+        (QWEN3, {"per_layer_config": {"0": {"head_dim": 64}}}, "per_layer_config="),
+        (SMOLLM2, {"rope_scaling": LLAMA3 | {"factor": None}}, "rope_scaling.factor=null"),
+        (SMOLLM2, {"rope_scaling": LLAMA3 | {"low_freq_factor": 4.0}}, "low_freq_factor=4.0, but only less than"),
+        (SMOLLM2, {"rope_parameters": LLAMA3 | {"attention_factor": 2.0}}, "rope_parameters.attention_factor=2.0"),
         (
             SMOLLM2,
-            {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
-            'rope_scaling.rope_type="llama3"',
+            {"rope_scaling": LLAMA3 | {"original_max_position_embeddings": None}},
+            "original_max_position_embeddings=null, but only a whole number above 0",
         ),
+        (QWEN2, {"rope_parameters": {"full_attention": NEW_ROPE}}, "rope_parameters.full_attention="),
+        (QWEN2, {"tie_word_embeddings": "false"}, 'tie_word_embeddings="false", but only true or false'),
         (QWEN2, {"rope_scaling": {"type": "yarn", "factor": 4.0}}, 'rope_scaling.rope_type="yarn"'),
         (QWEN2, {"rope_parameters": {"rope_type": "linear"}}, 'rope_parameters.rope_type="linear"'),
         (QWEN2, {"rope_parameters": {"mrope_section": [16, 24]}}, "rope_parameters.mrope_section="),
