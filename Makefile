@@ -52,11 +52,13 @@ $(VENV)/.installed: requirements.txt pyproject.toml launch/setup.sh
 	@PYTHON='$(PYTHON)' sh launch/setup.sh $(VENV) requirements.txt
 	@touch $@
 
-$(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt
+$(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt requirements-assets.txt
 	$(BIN)/python -m pip install -qq --disable-pip-version-check -r requirements-dev.txt
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps -r requirements-assets.txt
 	@touch $@
 
-$(TORCH_VENV)/.installed: requirements-parity.txt requirements.txt requirements-dev.txt
+$(TORCH_VENV)/.installed: requirements-parity.txt requirements.txt requirements-dev.txt requirements-assets.txt
 	'$(PYTHON311)' -m venv $(TORCH_VENV)
 	$(TORCH_VENV)/bin/python -m pip install -qq --disable-pip-version-check -r requirements-parity.txt
+	$(TORCH_VENV)/bin/python -m pip install -qq --disable-pip-version-check --no-deps -r requirements-assets.txt
 	@touch $@

@@ -1,8 +1,10 @@
-"""Settings of the whole suite: the CPU backend, repeatable hypothesis runs, a tokenizer that several parts share."""
+"""Settings of the whole suite: the CPU backend, repeatable hypothesis runs, and what several parts share."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 os.environ["JAX_PLATFORMS"] = "cpu"  # before anything imports jax
 
@@ -10,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from rsipo_jax.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_sentencepiece
+from tests.models.real_weights import provide, write_smollm2
 
 settings.register_profile("default", deadline=None, max_examples=50)
 settings.register_profile("ci", deadline=None, max_examples=50, derandomize=True, print_blob=True)
@@ -29,3 +32,9 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> SentencePieceTokenize
         "Reason about the next step, then give one action. Nothing happens. Admissible actions:",
     ]
     return train_sentencepiece(texts, tmp_path_factory.mktemp("tokenizer"), vocab_size=512)
+
+
+@pytest.fixture(scope="session")
+def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """SmolLM2-135M-Instruct in float32, as a Hugging Face folder; skips where its package is not installed."""
+    yield from provide("smollm2", write_smollm2, tmp_path_factory.mktemp("weights"))
