@@ -69,6 +69,7 @@ LLAMA3_ROPE = ("factor", "low_freq_factor", "high_freq_factor", "original_max_po
 ROWS = 4096  # of two matrices that are compared
 DTYPES = ("F32", "BF16", "F16")  # safetensors' names; all three are exact in float32
 
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 HUB_FILES = ("*.json", "model*.safetensors", "tokenizer*", "merges.txt", "chat_template*")
 
 
@@ -298,7 +299,7 @@ def _tensor_files(folder: Path) -> dict[str, Path]:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    whole, index = folder / WEIGHTS, folder / INDEX
     if whole.is_file():
         return [whole]
     if not index.is_file():
