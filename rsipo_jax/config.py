@@ -55,6 +55,27 @@ class ModelSection:
     scan_layers: bool = (
         True  # one compiled layer scanned over the stack; False unrolls (faster on CPU, slower to compile)
     )
+    remat: str = "full"  # what a layer keeps for the backward pass: "none": all; "dots": its projections; "full": its input
+    attention: str = "auto"  # "auto": "splash" on TPU, "cudnn" on GPU, "xla" elsewhere
+
+
+@dataclass(frozen=True)
+class LoraConfig:
+    """Low-rank adapters, trained in place of the network's own parameters."""
+
+    rank: int = 0  # 0: no adapters, everything is trained
+    alpha: float = 16.0  # adapters add alpha / rank times their product
+    targets: tuple[str, ...] = ("q", "k", "v", "o", "gate", "up", "down")  # adapted projections
+
+
+@dataclass(frozen=True)
+class MeshConfig:
+    """How the devices share the work; the product of the three sizes is their number."""
+
+    data: int = 1  # copies of the parameters, each with its own rows
+    fsdp: int = 0  # cuts rows and parameters; 0: the devices that `data` and `tensor` leave
+    tensor: int = 1  # cuts heads, feed-forward channels and vocabulary
+    sampling_tensor: int = 1  # the same for sampling, whose other devices hold slots of their own
 
 
 @dataclass(frozen=True)
@@ -130,7 +151,10 @@ class TrainConfig:
     weight_decay: float = 0.01
     grad_clip: float = 1.0
     minibatch_rows: int = 256  # rows of one optimizer update; 0 takes the whole step as one batch
-    microbatch_tokens: int = 8192  # tokens of one gradient computation, padding included
+    microbatch_tokens: int = 8192  # tokens of one gradient computation on one device, padding included
+    momentum_dtype: str = (
+        "float32"  # of Adam's first moment; its second is too slow for bfloat16's eight bits
+    )
     checkpoint_every: int = 10
 
 
@@ -169,6 +193,8 @@ class Config:
     env: EnvConfig = field(default_factory=EnvConfig)
     games: GamesConfig = field(default_factory=GamesConfig)
     model: ModelSection = field(default_factory=ModelSection)
+    lora: LoraConfig = field(default_factory=LoraConfig)
+    mesh: MeshConfig = field(default_factory=MeshConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     context: ContextConfig = field(default_factory=ContextConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)

@@ -15,7 +15,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from rsipo_jax.config import Config
+from rsipo_jax.config import Config, LoraConfig
 
 METHODS = ("rsipo", "grpo")
 ENGINES = ("fast", "textworld")
@@ -26,6 +26,9 @@ PARSERS = ("faithful", "strict")
 TRUST_FUNCTIONS = ("pos_mean", "prob", "prob_excess", "reliability", "raw", "one", "zero")
 OPTIMIZERS = ("adamw", "muon")
 DTYPES = ("float32", "bfloat16")
+REMAT = ("none", "dots", "full")
+ATTENTION = ("auto", "xla", "splash", "cudnn")
+PROJECTIONS = ("q", "k", "v", "o", "gate", "up", "down")
 PANELS = ("valid_seen", "valid_unseen", "train_probe", "literature")
 
 # Sizes of a fresh network, which a checkpoint brings with it.
@@ -41,6 +44,9 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "env.version": GAME_VERSIONS,
     "env.goals": GOALS,
     "model.dtype": DTYPES,
+    "model.remat": REMAT,
+    "model.attention": ATTENTION,
+    "train.momentum_dtype": DTYPES,
     "context.kind": CONTEXTS,
     "context.parser": PARSERS,
     "trust.function": TRUST_FUNCTIONS,
@@ -67,6 +73,12 @@ RANGES: Mapping[str, Rule] = {
     "games.seed": _at_least(0),
     "games.max_per_kind": _at_least(0),
     "model.rope_theta": _POSITIVE,
+    "lora.rank": _at_least(0),
+    "lora.alpha": _POSITIVE,
+    "mesh.data": _at_least(1),
+    "mesh.fsdp": _at_least(0),
+    "mesh.tensor": _at_least(1),
+    "mesh.sampling_tensor": _at_least(1),
     "context.history": _at_least(0),
     "context.max_length": _at_least(2),
     "rollout.tasks_per_step": _at_least(1),
@@ -137,7 +149,7 @@ def validated(settings: ConfigDict | Mapping[str, Any]) -> Config:
     for key, (holds, wanted) in RANGES.items():
         if not holds(values[key]):
             raise ConfigError(f"config.{key}={values[key]} is out of range: give a value {wanted}")
-    for check in (_check_model, _check_context, _check_lengths, _check_panels):
+    for check in (_check_model, _check_adapters, _check_context, _check_lengths, _check_panels):
         check(config)
     return config
 
@@ -249,6 +261,30 @@ def _check_model(config: Config) -> None:
         raise ConfigError(
             f"config.model.hidden_size={model.hidden_size} does not split into config.model.num_heads="
             f"{model.num_heads} heads of even width: give a multiple of {2 * model.num_heads}"
+        )
+
+
+def _check_adapters(config: Config) -> None:
+    targets = config.lora.targets
+    for target in targets:
+        if target not in PROJECTIONS or targets.count(target) > 1:
+            raise ConfigError(
+                f"config.lora.targets={targets} must name different projections of {', '.join(PROJECTIONS)}: "
+                "repeat --config.lora.targets=NAME once for each"
+            )
+    if config.lora.rank and not targets:
+        raise ConfigError(
+            f"config.lora.rank={config.lora.rank} adapts nothing without config.lora.targets: name some projections"
+        )
+    if not config.lora.rank and config.lora != LoraConfig():
+        raise ConfigError(
+            "config.lora.alpha and config.lora.targets have no effect when config.lora.rank=0: leave them as they are "
+            "or give a rank"
+        )
+    if config.lora.rank and config.sft.games and config.sft.optimizer == "muon":
+        raise ConfigError(
+            "config.sft.optimizer='muon' is for whole matrices, not for adapters (config.lora.rank="
+            f"{config.lora.rank}): set it to 'adamw'"
         )
 
 

@@ -8,7 +8,6 @@ written, so neither padding nor neighbours can leak into a row.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,14 +17,17 @@ from jax import lax
 from rsipo_jax.models.attention import attend
 from rsipo_jax.models.head import logits
 from rsipo_jax.models.transformer import (
+    PARAM_AXES,
     ModelConfig,
     Params,
+    cast_params,
     feed_forward,
     project,
     project_qkv,
     rms_norm,
     unstack_layers,
 )
+from rsipo_jax.parallel.sharding import constrain, constrain_tree
 
 
 @struct.dataclass
@@ -41,23 +43,24 @@ class Sampled:
     counts: jax.Array  # int32 [slots], generated tokens, the stop token included
 
 
+@partial(jax.jit, static_argnums=(0, 1, 2))
 def init_cache(config: ModelConfig, slots: int, capacity: int) -> KVCache:
-    """An empty cache for `slots` sequences of up to `capacity` tokens."""
+    """An empty cache for `slots` sequences of up to `capacity` tokens, cut by slots and heads."""
     shape = (slots, config.num_kv_heads, capacity, config.head_dim)
-    zeros = [jnp.zeros(shape, config.dtype) for _ in range(2 * config.num_layers)]
+    zeros = [_cut(jnp.zeros(shape, config.dtype)) for _ in range(2 * config.num_layers)]
     return KVCache(zeros[: config.num_layers], zeros[config.num_layers :])
+
+
+def _cut(cache: jax.Array) -> jax.Array:
+    return constrain(cache, "batch", "kv_heads", None, None)
 
 
 def serving_params(params: Params, config: ModelConfig) -> Params:
     """Parameters in the compute dtype with layers unstacked: scanning layers costs 1.6-2x in decoding.
 
-    Norm scales stay float32, since `rms_norm` multiplies in float32 and training must see the same numbers.
+    On the sampling mesh only the `tensor` axis cuts them.
     """
-
-    def cast(path: tuple[Any, ...], a: jax.Array) -> jax.Array:
-        return a if "norm" in path[-1].key else a.astype(config.dtype)
-
-    params = jax.tree_util.tree_map_with_path(cast, params)
+    params = constrain_tree(cast_params(params, config.dtype), PARAM_AXES)
     return params | {"layers": unstack_layers(params["layers"], config.num_layers)}
 
 
@@ -85,8 +88,8 @@ def _forward(
         seen_k, seen_v = (new_k, new_v) if slots is None else (new_k[slots], new_v[slots])
         x = x + project(attend(q, seen_k, seen_v, mask), layer, "wo", config)
         x = x + feed_forward(rms_norm(x, layer["post_norm"], config.rms_norm_eps), layer, config)
-        keys.append(new_k)
-        values.append(new_v)
+        keys.append(_cut(new_k))
+        values.append(_cut(new_v))
     return KVCache(keys, values), rms_norm(x, params["final_norm"], config.rms_norm_eps)
 
 

@@ -8,6 +8,7 @@ vocabulary; what is exchanged is written out below: the table once in each direc
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -17,7 +18,7 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from rsipo_jax.models.transformer import ModelConfig, Params
-from rsipo_jax.parallel.sharding import DATA, FSDP, RULES, TENSOR, axis_sizes, spec
+from rsipo_jax.parallel.sharding import DATA, FSDP, TENSOR, axis_sizes, spec
 
 CHUNK = (
     512  # tokens whose logits a device holds at once: enough to keep a matrix unit busy on the table it reads
@@ -61,7 +62,7 @@ def _forward(
     table_spec, rows, cut = _layout(table, hidden)
     states = PartitionSpec(*rows, None)
 
-    def local(table: Array, hidden: Array, targets: Array) -> tuple[Array, Array, Array]:
+    def local(table: Array, hidden: Array, targets: Array) -> tuple[Array, ...]:
         table = _gather(table, table_spec)
         first = lax.axis_index(TENSOR) * table.shape[0] if cut else 0
 
@@ -79,7 +80,8 @@ def _forward(
             normaliser = top + jnp.log(total)
             return chosen - normaliser, normaliser - mean, normaliser
 
-        return _over_chunks(chunk, hidden, targets)
+        flat, chunks = _in_chunks((hidden, targets))
+        return tuple(a.reshape(-1)[:flat].reshape(targets.shape) for a in lax.map(chunk, chunks))
 
     logprobs, entropy, normaliser = _on_mesh(local, (table_spec, states, rows), (rows, rows, rows))(
         table, hidden, targets
@@ -139,7 +141,8 @@ def _layout(table: Array, hidden: Array) -> tuple[PartitionSpec, PartitionSpec, 
     return table_spec, spec(("batch", None), hidden.shape[:2], sizes), table_spec[0] is not None
 
 
-def _on_mesh(local, into, out):  # type: ignore[no-untyped-def]
+def _on_mesh(local: Callable, into: tuple, out: tuple) -> Callable:
+    """`local` on every device's part of the arrays."""
     if max(axis_sizes().values(), default=1) == 1:
         return local
     # Every exchange is written out here and none is differentiated, so that there is no replication to check.
@@ -161,7 +164,8 @@ def _scatter(gradient: Array, table_spec: PartitionSpec) -> Array:
     return lax.psum(gradient, FSDP) if sizes.get(FSDP, 1) > 1 else gradient
 
 
-def _across(collective, x: Array, cut: bool) -> Array:  # type: ignore[no-untyped-def]
+def _across(collective: Callable, x: Array, cut: bool) -> Array:
+    """The collective over the parts of the vocabulary."""
     return collective(x, TENSOR) if cut else x
 
 
@@ -176,8 +180,3 @@ def _in_chunks(arrays: tuple[Array, ...]) -> tuple[int, tuple[Array, ...]]:
         return a.reshape(-1, size, *a.shape[1:])
 
     return flat, tuple(cut(a) for a in arrays)
-
-
-def _over_chunks(chunk, hidden: Array, targets: Array) -> tuple[Array, ...]:  # type: ignore[no-untyped-def]
-    flat, chunks = _in_chunks((hidden, targets))
-    return tuple(a.reshape(-1)[:flat].reshape(targets.shape) for a in lax.map(chunk, chunks))

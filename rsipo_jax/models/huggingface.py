@@ -23,7 +23,7 @@ from rsipo_jax.models.transformer import PARAM_AXES, Llama3Rope, ModelConfig, Pa
 from rsipo_jax.parallel.sharding import tree_shardings
 
 # What tells the families apart in our network.
-FAMILIES: Mapping[str, Mapping[str, bool]] = {
+FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "qwen2": {"qkv_bias": True, "qk_norm": False},
     "qwen3": {"qkv_bias": False, "qk_norm": True},
     "llama": {"qkv_bias": False, "qk_norm": False},

@@ -53,8 +53,6 @@ PARAM_AXES = {
     **{w + LORA_B: ("layers", None, PARAM_AXES[w][2]) for w in PROJECTIONS},
 }
 
-REMAT = ("none", "dots", "full")
-
 
 @dataclass(frozen=True)
 class Llama3Rope:
@@ -231,6 +229,16 @@ def _rematerialised(block: Callable, config: ModelConfig) -> Callable:
     policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if config.remat == "dots" else None
     # A scan keeps the two passes apart by itself; unrolled, the compiler would merge them again.
     return jax.checkpoint(block, policy=policy, prevent_cse=not config.scan_layers)
+
+
+def cast_params(params: Params, dtype: str) -> Params:
+    """The parameters in `dtype`, but for norm scales, with which `rms_norm` multiplies in float32.
+
+    Every product rounds its weights to the compute dtype, so parameters held in that dtype compute the same numbers.
+    """
+    return jax.tree_util.tree_map_with_path(
+        lambda path, a: a if "norm" in path[-1].key else a.astype(dtype), params
+    )
 
 
 def unstack_layers(layers: Params, num_layers: int) -> list[Params]:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -55,6 +56,16 @@ def make_mesh(data: int, fsdp: int, tensor: int, devices: Sequence[Any] | None =
     return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
+def sampling_mesh(tensor: int) -> Mesh:
+    """This process's devices, `tensor` of them to each group of slots. Raises ConfigError when they do not divide."""
+    n = jax.local_device_count()
+    if n % tensor:
+        raise ConfigError(
+            f"config.mesh.sampling_tensor={tensor} does not divide the {n} devices of a process: give a divisor"
+        )
+    return make_mesh(n // tensor, 1, tensor, jax.local_devices())
+
+
 def axis_sizes() -> dict[str, int]:
     """Sizes of the axes of the current mesh; empty without one."""
     return dict(jax.sharding.get_abstract_mesh().shape)
@@ -75,7 +86,8 @@ def spec(names: Names, shape: Sequence[int], sizes: Mapping[str, int]) -> Partit
 
 def constrain(x: jax.Array, *names: str | None) -> jax.Array:
     """Lays an array of a jitted function out by the logical axes of its dimensions."""
-    if not (sizes := axis_sizes()):
+    sizes = axis_sizes()
+    if max(sizes.values(), default=1) == 1:
         return x
     return jax.lax.with_sharding_constraint(x, spec(names, x.shape, sizes))
 
@@ -102,16 +114,16 @@ def constrain_tree(tree: Any, names_of: Mapping[str, Names]) -> Any:
 
 
 def _names(path: Sequence[Any], a: Any, names_of: Mapping[str, Names]) -> Names:
-    keys = [key for entry in path if (key := getattr(entry, "key", None)) in names_of]
-    names = list(names_of[keys[-1]]) if keys and a.ndim else []
+    named = [names_of[key] for entry in path if (key := getattr(entry, "key", "")) in names_of]
+    names = list(named[-1]) if named else []
     return [None] * (a.ndim - len(names)) + names[max(0, len(names) - a.ndim) :]
 
 
-def place(array: np.ndarray, *names: str | None) -> jax.Array | np.ndarray:
-    """A host array that every process holds whole, laid out on the current mesh; as it is without one."""
+def place(array: np.ndarray, *names: str | None) -> jax.Array:
+    """A host array that every process holds whole, laid out on the current mesh."""
     mesh = jax.sharding.get_mesh()
     if mesh.empty:
-        return array
+        return jnp.asarray(array)
     return jax.make_array_from_callback(array.shape, sharding(mesh, names, array.shape), lambda at: array[at])
 
 

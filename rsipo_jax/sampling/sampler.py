@@ -14,9 +14,11 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from rsipo_jax.models.decode import decode, extend, init_cache, serving_params
 from rsipo_jax.models.transformer import ModelConfig, Params
+from rsipo_jax.sampling.reshard import to_sampling_mesh
 
 Address = tuple[int, int, int, int, int]  # names one completion: (purpose, step, task, rollout, turn)
 CHUNKS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)  # padded prompt lengths; one compiled program each
@@ -54,27 +56,30 @@ class Sampler:
     def __init__(
         self,
         config: ModelConfig,
+        mesh: Mesh,
         slots: int,
         max_length: int,
         max_new_tokens: int,
         stop_ids: tuple[int, ...],
         seed: int,
     ) -> None:
-        self.config, self.slots, self.max_length, self.seed = config, slots, max_length, seed
+        self.config, self.mesh, self.slots = config, mesh, slots
+        self.max_length, self.seed = max_length, seed
         self.max_new_tokens, self.stop_ids = max_new_tokens, stop_ids
         self._cached = np.zeros((slots, max_length), np.int32)  # ids whose keys and values the slot holds
         self._cached_length = np.zeros(slots, np.int64)
         self._params: Params = {}
 
     def load(self, params: Params) -> None:
-        """Takes new weights, and starts from an empty cache of the smallest capacity.
+        """Takes new weights from any mesh, and starts from an empty cache of the smallest capacity.
 
         The old cache belongs to the old weights; and what is sampled now must not depend on how long the sequences of
         earlier steps were, not even by rounding, or a run that resumes here would differ from one that went through.
         """
-        self._params = _serving(params, self.config)
         self._cached_length[:] = 0
-        self._cache = init_cache(self.config, self.slots, min(CAPACITY_STEP, self.max_length))
+        with jax.set_mesh(self.mesh):
+            self._params = _serving(to_sampling_mesh(params, self.config, self.mesh), self.config)
+            self._cache = init_cache(self.config, self.slots, min(CAPACITY_STEP, self.max_length))
 
     def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
         """Completions in the order of the requests; temperature 0 is greedy.
@@ -95,6 +100,10 @@ class Sampler:
             raise ValueError("two requests name one slot: give each sequence its own")
         if not requests:
             return []
+        with jax.set_mesh(self.mesh):
+            return self._generate(requests, temperature)
+
+    def _generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
         self._reserve(max(len(r.prompt) + r.max_new_tokens for r in requests))
         scores = self._extend(requests)
 

@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from rsipo_jax.config import Config
 from rsipo_jax.envs.alfworld.data import GameData, find_tasks, left_out, load_game
 from rsipo_jax.envs.alfworld.game import GameDataError
@@ -22,6 +24,7 @@ from rsipo_jax.envs.protocol import Task
 from rsipo_jax.evaluation.panels import SPLIT_OF, Panel, build_panel
 from rsipo_jax.evaluation.play import play_panel, play_plans
 from rsipo_jax.evaluation.scores import EpisodeScore, paired_bootstrap, score
+from rsipo_jax.models.lora import join, split
 from rsipo_jax.reports.console import make_console, progress
 from rsipo_jax.reports.records import leaves, read_records
 from rsipo_jax.reports.tables import STAGE_TITLES, panel_line, panel_table
@@ -45,6 +48,7 @@ def evaluate(config: Config, workdir: Path, name: str, step: int) -> None:
             f"{workdir} has no policy yet: let launch/train.py finish its SFT stage there first"
         )
     with ExitStack() as stack:
+        stack.enter_context(jax.set_mesh(setup.learner_mesh(config)))
         checkpoints = stack.enter_context(closing(Checkpoints(workdir)))
         kept = [0, *checkpoints.steps()]
         step = max(kept) if step < 0 else step
@@ -55,7 +59,8 @@ def evaluate(config: Config, workdir: Path, name: str, step: int) -> None:
         network = setup.load_network(config, workdir)
         params = setup.load_sft(workdir, network)
         if step:
-            params = checkpoints.restore_params(step, params)
+            trained, frozen = split(params)
+            params = join(checkpoints.restore_params(step, trained), frozen)
         agent = setup.make_agent(config, root, network)
         stack.callback(agent.pool.close)
         agent.sampler.load(params)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from rich.console import Console
 
 from rsipo_jax.agents.rollout import Agent
@@ -20,7 +19,8 @@ from rsipo_jax.evaluation.panels import SPLIT_OF, Panel
 from rsipo_jax.evaluation.play import play_panel
 from rsipo_jax.evaluation.scores import EpisodeScore, paired_bootstrap, score
 from rsipo_jax.methods import METHODS
-from rsipo_jax.models.transformer import Params
+from rsipo_jax.models.lora import join, split
+from rsipo_jax.models.transformer import Params, cast_params
 from rsipo_jax.reports.console import make_console, progress, stage, step_line
 from rsipo_jax.reports.curves import save_curves
 from rsipo_jax.reports.records import read_records
@@ -44,6 +44,7 @@ def run(config: Config, workdir: Path) -> None:
     console = make_console()
     setup.check_checkpoint(config)
     with ExitStack() as stack:
+        stack.enter_context(jax.set_mesh(setup.learner_mesh(config)))
         checkpoints = stack.enter_context(closing(Checkpoints(workdir)))
         log = stack.enter_context(closing(_open_log(config, workdir, checkpoints)))
 
@@ -59,21 +60,26 @@ def run(config: Config, workdir: Path) -> None:
             f"{len(tasks)} training games, {len(demos)} demonstrations; "
             f"a network of {size / 1e6:.2f} M parameters, {network.tokenizer.vocab_size} tokens"
         )
-        for split in dict.fromkeys(["train", *(SPLIT_OF[panel.name] for panel in panels)]):
-            if reasons := left_out(root, split):
-                console.print(f"{split}: left out {reasons}", soft_wrap=True)
+        for part in dict.fromkeys(["train", *(SPLIT_OF[panel.name] for panel in panels)]):
+            if reasons := left_out(root, part):
+                console.print(f"{part}: left out {reasons}", soft_wrap=True)
         for name in sorted(set(config.eval.panels) - {panel.name for panel in panels}):
             console.print(f"{root} has no games for the panel {name}: it is left out")
 
         stage(console, 2, STAGES, "SFT cold start", "act, act with a skill, write a skill")
         updates = partial(progress, console, "SFT updates")
-        reference = setup.sft_policy(config, workdir, network, demos, updates)
+        trained, frozen = split(setup.sft_policy(config, workdir, network, demos, updates))
 
         agent = setup.make_agent(config, root, network)
         stack.callback(agent.pool.close)
-        learner = Learner(agent, network.model, reference, tasks)
-        optimizer = make_optimizer("adamw", config.train.weight_decay, config.train.grad_clip)
-        state, prior = create_state(jax.tree.map(jnp.copy, reference), optimizer), PriorState.zero()
+        reference = cast_params(
+            join(trained, frozen), network.model.dtype
+        )  # computes the same, in half the memory
+        learner = Learner(agent, network.model, frozen, reference, tasks)
+        cfg = config.train
+        optimizer = make_optimizer("adamw", cfg.weight_decay, cfg.grad_clip, cfg.momentum_dtype)
+        state, prior = create_state(trained, optimizer), PriorState.zero()
+        del trained, network
         if log.last_step:
             state, prior = checkpoints.restore(log.last_step, state, prior)
         measure = partial(_measure, console, log, agent, root)
@@ -82,12 +88,12 @@ def run(config: Config, workdir: Path) -> None:
         measure(reference, panels, 0, "sft")
 
         stage(console, 4, STAGES, f"RL: {config.method}", f"{config.train.steps} steps")
-        _reinforce(
+        state = _reinforce(
             console, log, checkpoints, learner, state, prior, measure, setup.during_panels(config, root)
         )
-        final = checkpoints.restore_params(config.train.steps, reference) if config.train.steps else reference
 
         stage(console, 5, STAGES, "Evaluation of the RL policy")
+        final = join(state.params, frozen)
         measure(final, setup.make_panels(config, root, config.train.steps), config.train.steps, "rl")
     console.print()
     console.print(report(workdir, config.eval.panels, log.files()))
@@ -102,8 +108,11 @@ def _reinforce(
     prior: PriorState,
     measure: Callable[[Params, Sequence[Panel], int, str], None],
     during: Sequence[Panel],
-) -> None:
-    """The RL stage from the step after the last recorded one; each step is recorded, shown, and at times measured and saved."""
+) -> TrainState:
+    """The RL stage from the step after the last recorded one; each step is recorded, shown, and at times measured and saved.
+
+    Returns the state after the last step.
+    """
     config = learner.agent.config
     method, cfg = METHODS[config.method], config.train
     episodes = config.rollout.tasks_per_step * config.rollout.group_size
@@ -117,10 +126,11 @@ def _reinforce(
         )
         step_line(console, record, cfg.steps)
         if during and step % config.eval.every == 0:
-            measure(state.params, during, step, "during")
+            measure(join(state.params, learner.frozen), during, step, "during")
         if step % cfg.checkpoint_every == 0 or step == cfg.steps:
             checkpoints.save(step, state, prior)
     checkpoints.wait()
+    return state
 
 
 def _measure(

@@ -30,11 +30,14 @@ class MicroBatch:
         flat[self.source[real]] = packed[real]
 
 
-def pack(starts: np.ndarray, rows: Sequence[int], length: int, microbatch_tokens: int) -> list[MicroBatch]:
+def pack(
+    starts: np.ndarray, rows: Sequence[int], length: int, microbatch_tokens: int, shards: int = 1
+) -> list[MicroBatch]:
     """Packs the given rows (indices; row r is [starts[r], starts[r + 1]) of the flat arrays) into micro-batches.
 
     First fit, longest first, into bins of `length` tokens; a micro-batch is `microbatch_tokens // length` bins (at
-    least one). Raises ValueError when a row is longer than a bin.
+    least one), and empty ones up to a multiple of the `shards` into which the devices cut it. Raises ValueError when a
+    row is longer than a bin.
     """
     lengths = {int(r): int(starts[r + 1] - starts[r]) for r in rows}
     bins: list[list[int]] = []
@@ -50,7 +53,8 @@ def pack(starts: np.ndarray, rows: Sequence[int], length: int, microbatch_tokens
         bins[place].append(r)
         room[place] -= lengths[r]
     count = max(1, microbatch_tokens // length)
-    return [_micro_batch(bins[i : i + count], count, length, starts) for i in range(0, len(bins), count)]
+    padded = -(-count // shards) * shards
+    return [_micro_batch(bins[i : i + count], padded, length, starts) for i in range(0, len(bins), count)]
 
 
 def _micro_batch(bins: Sequence[Sequence[int]], count: int, size: int, starts: np.ndarray) -> MicroBatch:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from rsipo_jax.agents import prompts
 from rsipo_jax.agents.context import make_context
@@ -25,7 +26,9 @@ from rsipo_jax.envs.alfworld.planner import solve
 from rsipo_jax.envs.alfworld.pools import make_pool
 from rsipo_jax.evaluation.panels import SPLIT_OF, Panel, build_panel, make_panel
 from rsipo_jax.models import huggingface
-from rsipo_jax.models.transformer import ModelConfig, Params, init_params
+from rsipo_jax.models.lora import add_adapters, join, split
+from rsipo_jax.models.transformer import PARAM_AXES, ModelConfig, Params, cast_params, init_params
+from rsipo_jax.parallel.sharding import FSDP, TENSOR, constrain_tree, make_mesh, sampling_mesh
 from rsipo_jax.sampling.sampler import Sampler
 from rsipo_jax.text.sentencepiece_tokenizer import train_sentencepiece
 from rsipo_jax.text.tokenizer import Tokenizer, load_tokenizer
@@ -48,20 +51,40 @@ DURING = "valid_seen_during"  # the panel measured between RL steps: some of the
 class Network:
     tokenizer: Tokenizer
     model: ModelConfig
-    params: Params  # before SFT
+    params: Params  # before SFT; with adapters if they are what is trained
 
 
 def check_checkpoint(config: Config) -> None:
     """Fetches the checkpoint that a run names, if any, and reads its settings: before hours are spent on anything else.
 
-    Raises ConfigError.
+    Raises ConfigError, also when the devices cannot share the network as `config.mesh` says.
     """
-    if config.model.checkpoint:
-        try:
-            folder = huggingface.resolve_checkpoint(config.model.checkpoint)
-            huggingface.read_config(folder, config.model.dtype, config.model.scan_layers)
-        except ValueError as error:  # each is one sentence
-            raise ConfigError(str(error)) from error
+    if not config.model.checkpoint:
+        return
+    try:
+        folder = huggingface.resolve_checkpoint(config.model.checkpoint)
+        model = huggingface.read_config(folder, config.model.dtype, config.model.scan_layers)
+    except ValueError as error:  # each is one sentence
+        raise ConfigError(str(error)) from error
+    check_layout(model, learner_mesh(config))
+
+
+def learner_mesh(config: Config) -> Mesh:
+    """All devices, as `config.mesh` arranges them for training. Raises ConfigError when they cannot be arranged so."""
+    return make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
+
+
+def check_layout(model: ModelConfig, mesh: Mesh) -> None:
+    """Raises ConfigError when a mesh axis does not divide what it would cut."""
+    for axis, what, size in (
+        (FSDP, "channels", model.hidden_size),
+        (TENSOR, "heads", model.num_heads),
+        (TENSOR, "feed-forward channels", model.intermediate_size),
+    ):
+        if size % mesh.shape[axis]:
+            raise ConfigError(
+                f"config.mesh.{axis}={mesh.shape[axis]} does not divide the network's {size} {what}: give a divisor"
+            )
 
 
 def prepare_games(config: Config, workdir: Path) -> GameData:
@@ -91,18 +114,40 @@ def prepare_network(config: Config, workdir: Path, demos: list[Demonstration]) -
 
 
 def load_network(config: Config, workdir: Path) -> Network:
-    """Tokenizer and initial parameters: a checkpoint's, or a fresh network with the tokenizer kept in the workdir."""
-    cfg = config.model
+    """Tokenizer and initial parameters: a checkpoint's, or a fresh network with the tokenizer kept in the workdir.
+
+    The parameters lie on the current mesh. What adapters leave frozen is held in the compute dtype.
+    """
+    cfg, rank = config.model, config.lora.rank
+    held = cfg.dtype if rank else "float32"
     if cfg.checkpoint:
         try:
             folder = huggingface.resolve_checkpoint(cfg.checkpoint)
             model = huggingface.read_config(folder, cfg.dtype, cfg.scan_layers)
-            return Network(load_tokenizer(folder), model, huggingface.load_params(folder, model))
+            tokenizer, params = load_tokenizer(folder), huggingface.load_params(folder, model, held)
         except ValueError as error:  # each is one sentence
             raise ConfigError(str(error)) from error
-    tokenizer = load_tokenizer(workdir / TOKENIZER)
-    model = ModelConfig(
-        vocab_size=tokenizer.vocab_size,
+    else:
+        tokenizer = load_tokenizer(workdir / TOKENIZER)
+        model = fresh_model(config, tokenizer.vocab_size)
+        check_layout(model, learner_mesh(config))
+        params = _fresh_params(model, held, config.seed)
+    if rank:
+        params = _adapted(params, rank, config.lora.targets, config.seed)
+    return Network(tokenizer, _with_settings(model, config), params)
+
+
+def _with_settings(model: ModelConfig, config: Config) -> ModelConfig:
+    """What the run, not the checkpoint, says about the network."""
+    cfg = config.model
+    return replace(model, lora_alpha=config.lora.alpha, remat=cfg.remat, attention=cfg.attention)
+
+
+def fresh_model(config: Config, vocab_size: int) -> ModelConfig:
+    """The network of the sizes in `config.model`."""
+    cfg = config.model
+    return ModelConfig(
+        vocab_size=vocab_size,
         hidden_size=cfg.hidden_size,
         intermediate_size=cfg.intermediate_size,
         num_layers=cfg.num_layers,
@@ -113,7 +158,16 @@ def load_network(config: Config, workdir: Path) -> Network:
         dtype=cfg.dtype,
         scan_layers=cfg.scan_layers,
     )
-    return Network(tokenizer, model, init_params(model, jax.random.key(config.seed)))
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _fresh_params(model: ModelConfig, dtype: str, seed: int) -> Params:
+    return constrain_tree(cast_params(init_params(model, jax.random.key(seed)), dtype), PARAM_AXES)
+
+
+@partial(jax.jit, static_argnums=(1, 2, 3))
+def _adapted(params: Params, rank: int, targets: tuple[str, ...], seed: int) -> Params:
+    return constrain_tree(add_adapters(params, rank, targets, jax.random.key(seed)), PARAM_AXES)
 
 
 def sft_policy(
@@ -138,19 +192,21 @@ def sft_policy(
         batches = sft_batches(rows, reading, config)
         with progress(len(batches)) as advance:
             params = train_sft(params, network.model, rows, batches, config, lambda _: advance(1))
-    save_params(workdir / SFT, params)
+    save_params(workdir / SFT, split(params)[0])
     return params
 
 
 def load_sft(workdir: Path, network: Network) -> Params:
     """The SFT policy that the run in `workdir` has kept."""
-    return load_params(workdir / SFT, network.params)
+    trained, frozen = split(network.params)
+    return join(load_params(workdir / SFT, trained), frozen)
 
 
 def make_agent(config: Config, root: GameData, network: Network) -> Agent:
     """Sampler, environments and context, ready to play. The caller closes `agent.pool`."""
     sampler = Sampler(
         network.model,
+        sampling_mesh(config.mesh.sampling_tensor),
         config.rollout.slots,
         config.context.max_length,
         max(config.rollout.max_new_tokens, config.skill.max_new_tokens),

@@ -14,14 +14,16 @@ from rsipo_jax.agents.context import Context
 from rsipo_jax.agents.trajectory import Trajectory, Turn
 from rsipo_jax.config import Config, SFTConfig
 from rsipo_jax.envs.protocol import Task
-from rsipo_jax.models.transformer import ModelConfig, Params
+from rsipo_jax.models.lora import join, split
+from rsipo_jax.models.transformer import PARAM_AXES, ModelConfig, Params
 from rsipo_jax.orders import order_stream
+from rsipo_jax.parallel.sharding import batch_shards, constrain_tree
 from rsipo_jax.text.tokenizer import Tokenizer
 from rsipo_jax.training.demonstrations.play import Demonstration
 from rsipo_jax.training.packing import MicroBatch, pack
 from rsipo_jax.training.rows import ACTION, CONTEXT, SKILL, Rows, rows_from
 from rsipo_jax.training.state import TrainState, cosine, create_state, make_optimizer
-from rsipo_jax.training.update import apply_gradients, logprobs_of
+from rsipo_jax.training.update import apply_gradients, logprobs_of, place_rows
 
 WARMUP = 0.05  # share of the updates
 WEIGHT_DECAY = 0.01
@@ -80,22 +82,24 @@ def token_weights(rows: Rows, cfg: SFTConfig) -> np.ndarray:
     return weights
 
 
-@partial(jax.jit, static_argnums=1)
+@partial(jax.jit, static_argnums=2)
 def _gradient(
-    params: Params,
+    trained: Params,
+    frozen: Params,
     config: ModelConfig,
     tokens: jax.Array,
     positions: jax.Array,
     segments: jax.Array,
     weights: jax.Array,
 ) -> tuple[jax.Array, Params]:
-    """Weighted mean negative log-likelihood of one batch [M, L] and its gradient."""
+    """Weighted mean negative log-likelihood of one batch [M, L] and its gradient by the trained parameters."""
 
-    def loss(params: Params) -> jax.Array:
-        logprobs, _ = logprobs_of(params, config, tokens, positions, segments, 1.0)
+    def loss(trained: Params) -> jax.Array:
+        logprobs, _ = logprobs_of(join(trained, frozen), config, tokens, positions, segments, 1.0)
         return -jnp.sum(weights * logprobs) / jnp.sum(weights)
 
-    return jax.value_and_grad(loss)(params)
+    value, grads = jax.value_and_grad(loss)(trained)
+    return value, constrain_tree(grads, PARAM_AXES)
 
 
 def sft_batches(rows: Rows, reading: np.ndarray, config: Config) -> list[MicroBatch]:
@@ -124,7 +128,11 @@ def _epoch(
     order = rng.permutation(members).tolist()
     # Packing sorts by length; within pools of shuffled rows, so that every epoch mixes them anew.
     pools = [order[i : i + PACKING_POOL] for i in range(0, len(order), PACKING_POOL)]
-    packed = [batch for pool in pools for batch in pack(rows.starts, pool, length, config.sft.batch_tokens)]
+    tokens, shards = (
+        config.sft.batch_tokens,
+        batch_shards(),
+    )  # of one update: more devices do not make it larger
+    packed = [batch for pool in pools for batch in pack(rows.starts, pool, length, tokens, shards)]
     return [packed[i] for i in rng.permutation(len(packed))]
 
 
@@ -138,21 +146,22 @@ def train_sft(
 ) -> Params:
     """Trains on the batches in order, each token with its `token_weights`; `params` are left as they are.
 
+    Where the network has adapters, only these are trained.
+
     `on_update(loss)` is told the loss before each update.
     """
     cfg, weights = config.sft, token_weights(rows, config.sft)
-    optimizer = make_optimizer(cfg.optimizer, WEIGHT_DECAY, GRAD_CLIP)
-    state: TrainState = create_state(jax.tree.map(jnp.copy, params), optimizer)
+    optimizer = make_optimizer(cfg.optimizer, WEIGHT_DECAY, GRAD_CLIP, config.train.momentum_dtype)
+    trained, frozen = split(params)
+    state: TrainState = create_state(trained, optimizer)
     for i, batch in enumerate(batches):
         loss, grads = _gradient(
             state.params,
+            frozen,
             model,
-            batch.take(rows.tokens),
-            batch.positions,
-            batch.segment_ids,
-            batch.take(weights),
+            *place_rows(batch.take(rows.tokens), batch.positions, batch.segment_ids, batch.take(weights)),
         )
         rate = cosine(i, len(batches), cfg.learning_rate, WARMUP)
         state, _ = apply_gradients(state, grads, jnp.float32(rate), optimizer)
         on_update(float(loss))
-    return state.params
+    return join(state.params, frozen)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -11,23 +12,27 @@ import optax
 from flax import struct
 from optax import contrib
 
-from rsipo_jax.models.transformer import Params
+from rsipo_jax.models.transformer import PARAM_AXES, Params
+from rsipo_jax.parallel.sharding import constrain_tree
 
 
 @struct.dataclass
 class TrainState:
-    params: Params  # float32
+    params: Params  # float32, those that are trained (`lora.split`)
     opt_state: optax.OptState
     updates: jax.Array  # int32 scalar, optimizer updates so far
 
 
 @functools.cache
-def make_optimizer(name: str, weight_decay: float, grad_clip: float) -> optax.GradientTransformation:
+def make_optimizer(
+    name: str, weight_decay: float, grad_clip: float, momentum_dtype: str = "float32"
+) -> optax.GradientTransformation:
     """AdamW ("adamw") or Muon ("muon") without its learning rate (the caller scales), gradients clipped first.
 
     Muon orthogonalises the momentum of each layer's matrices and leaves everything else to Adam; its updates have Adam's
     size (`consistent_rms`), so learning rates carry over. A fresh network learned faster with it
     than with Adam (one comparison).
+    `momentum_dtype` is that of Adam's first moment; the second moves by thousandths, which bfloat16 would round away.
     Equal settings give the very same object: jitted functions take it as a static argument, compared by identity.
     """
     if name == "muon":
@@ -38,7 +43,7 @@ def make_optimizer(name: str, weight_decay: float, grad_clip: float) -> optax.Gr
             optax.scale(-1.0),  # muon's updates are steps downhill; the caller subtracts
         )
     else:
-        rule = optax.scale_by_adam(b1=0.9, b2=0.999)
+        rule = optax.scale_by_adam(b1=0.9, b2=0.999, mu_dtype=momentum_dtype)
     return optax.chain(optax.clip_by_global_norm(grad_clip), rule, optax.add_decayed_weights(weight_decay))
 
 
@@ -47,9 +52,11 @@ def _layer_matrices(params: Params) -> Params:
     return jax.tree.map(lambda a: contrib.MuonDimensionNumbers(1, 2) if a.ndim == 3 else None, params)
 
 
+@partial(jax.jit, static_argnums=1)
 def create_state(params: Params, optimizer: optax.GradientTransformation) -> TrainState:
-    """The state before the first update. `params` become part of it: they are donated by the first update."""
-    return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
+    """The state before the first update, a copy of the trained `params` with it, laid out as the table says."""
+    state = TrainState(jax.tree.map(jnp.copy, params), optimizer.init(params), jnp.zeros((), jnp.int32))
+    return constrain_tree(state, PARAM_AXES)
 
 
 def warmup(step: int, steps: int, peak: float, warmup_ratio: float) -> float:

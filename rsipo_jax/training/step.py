@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -19,8 +18,10 @@ from rsipo_jax.envs.protocol import Task
 from rsipo_jax.methods import METHODS
 from rsipo_jax.methods.advantages import replay_gains, skill_rewards
 from rsipo_jax.methods.method import Credit, Outcomes, SkillEvidence, Tokens
+from rsipo_jax.models.lora import join
 from rsipo_jax.models.transformer import ModelConfig, Params
 from rsipo_jax.orders import order_stream
+from rsipo_jax.parallel.sharding import batch_shards
 from rsipo_jax.skills.trust import PriorState, trust, update_prior
 from rsipo_jax.skills.writing import Skill, write_skills
 from rsipo_jax.training.metrics import Phases, step_metrics
@@ -35,6 +36,7 @@ from rsipo_jax.training.update import (
     apply_gradients,
     count_kinds,
     make_batch,
+    no_gradients,
     score,
 )
 
@@ -45,7 +47,8 @@ class Learner:
 
     agent: Agent
     model: ModelConfig
-    reference: Params  # the SFT policy
+    frozen: Params  # what is not trained (`lora.split`): everything but adapters, if there are any
+    reference: Params  # the SFT policy, whole
     tasks: Sequence[Task]
 
 
@@ -72,7 +75,8 @@ def train_step(
     method, phases = METHODS[config.method], Phases()
 
     with phases("rollout"):
-        agent.sampler.load(state.params)
+        policy = join(state.params, learner.frozen)
+        agent.sampler.load(policy)
         tasks = draw_tasks(learner.tasks, config.rollout.tasks_per_step, config.seed, step)
         group = np.repeat(np.arange(len(tasks), dtype=np.int32), config.rollout.group_size)
         plan = [Episode(tasks[x], int(x), i % config.rollout.group_size) for i, x in enumerate(group)]
@@ -101,7 +105,7 @@ def train_step(
 
     with phases("score"):
         rows = rows_from(trajectories)
-        scores = _scores(learner, state.params, rows, skills)
+        scores = _scores(learner, policy, rows, skills)
 
     credit = method.credit(
         outcomes, evidence, Tokens(rows.token_episode, rows.kind == ACTION, rows.kind == SKILL)
@@ -192,15 +196,16 @@ def _update(
     order = order_stream(config.seed, "rows", step).permutation(len(rows))
     size = cfg.minibatch_rows or max(len(rows), 1)
     rate = jnp.float32(warmup(step - 1, cfg.steps, cfg.learning_rate, cfg.warmup_ratio))
-    optimizer = make_optimizer("adamw", cfg.weight_decay, cfg.grad_clip)
+    optimizer = make_optimizer("adamw", cfg.weight_decay, cfg.grad_clip, cfg.momentum_dtype)
     all_sums, norms = [], []
     for first in range(0, len(rows), size):
         members = order[first : first + size]
         totals = count_kinds(rows, members)
-        grads = jax.tree.map(jnp.zeros_like, state.params)
-        for micro in pack(rows.starts, members.tolist(), config.context.max_length, cfg.microbatch_tokens):
+        grads = no_gradients(state.params)
+        length, shards = config.context.max_length, batch_shards()
+        for micro in pack(rows.starts, members.tolist(), length, cfg.microbatch_tokens * shards, shards):
             grads, sums = accumulate(
-                state.params, learner.model, make_batch(micro, rows, scores, credit), totals,
+                state.params, learner.frozen, learner.model, make_batch(micro, rows, scores, credit), totals,
                 config.loss, config.skill.eta, config.rollout.temperature, grads,
             )  # fmt: skip
             all_sums.append(sums)

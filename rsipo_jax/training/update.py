@@ -19,7 +19,9 @@ from rsipo_jax.config import LossConfig
 from rsipo_jax.methods.losses import hybrid_advantages, loss_sums, masked_sum
 from rsipo_jax.methods.method import Credit
 from rsipo_jax.models.head import token_logprobs
-from rsipo_jax.models.transformer import ModelConfig, Params, hidden_states
+from rsipo_jax.models.lora import join
+from rsipo_jax.models.transformer import PARAM_AXES, ModelConfig, Params, hidden_states
+from rsipo_jax.parallel.sharding import batch_shards, constrain, constrain_tree, place
 from rsipo_jax.training.packing import MicroBatch, pack
 from rsipo_jax.training.rows import ACTION, CONTEXT, SKILL, Rows
 from rsipo_jax.training.state import TrainState
@@ -75,7 +77,7 @@ def logprobs_of(
 
 
 @partial(jax.jit, static_argnums=(1, 5))
-def _score(
+def score_tokens(
     params: Params,
     config: ModelConfig,
     tokens: Array,
@@ -83,7 +85,9 @@ def _score(
     segment_ids: Array,
     temperature: float,
 ) -> Array:
-    return logprobs_of(params, config, tokens, positions, segment_ids, temperature)[0]
+    """The log-probabilities of `logprobs_of`, [M, L] float32, whole on every device."""
+    logprobs, _ = logprobs_of(params, config, tokens, positions, segment_ids, temperature)
+    return constrain(logprobs, None, None)
 
 
 def score(
@@ -99,9 +103,13 @@ def score(
     One function for the teacher, the reference and the behaviour policy: only `params` and `rows` differ.
     """
     flat = np.zeros(len(rows.tokens), np.float32)
-    batches = pack(rows.starts, range(len(rows)), max_length, microbatch_tokens)
+    shards = batch_shards()
+    batches = pack(rows.starts, range(len(rows)), max_length, microbatch_tokens * shards, shards)
     scored = [
-        _score(params, config, b.take(rows.tokens), b.positions, b.segment_ids, temperature) for b in batches
+        score_tokens(
+            params, config, *place_rows(b.take(rows.tokens), b.positions, b.segment_ids), temperature
+        )
+        for b in batches
     ]
     for batch, packed in zip(batches, scored, strict=True):
         batch.put(np.asarray(packed), flat)
@@ -150,9 +158,10 @@ def rl_loss(
     )
 
 
-@partial(jax.jit, static_argnums=(1, 4, 5, 6), donate_argnums=7)
+@partial(jax.jit, static_argnums=(2, 5, 6, 7), donate_argnums=8)
 def accumulate(
-    params: Params,
+    trained: Params,
+    frozen: Params,
     config: ModelConfig,
     batch: Batch,
     totals: tuple[Array, Array],
@@ -161,9 +170,13 @@ def accumulate(
     temperature: float,
     grads: Params,
 ) -> tuple[Params, Sums]:
-    """Adds the gradient of one micro-batch to `grads` (donated)."""
-    new, sums = jax.grad(rl_loss, has_aux=True)(params, config, batch, totals, cfg, eta, temperature)
-    return jax.tree.map(jnp.add, grads, new), sums
+    """Adds the gradient by the `trained` parameters (`lora.split`) of one micro-batch to `grads` (donated)."""
+
+    def loss(trained: Params) -> tuple[Array, Sums]:
+        return rl_loss(join(trained, frozen), config, batch, totals, cfg, eta, temperature)
+
+    new, sums = jax.grad(loss, has_aux=True)(trained)
+    return constrain_tree(jax.tree.map(jnp.add, grads, new), PARAM_AXES), sums
 
 
 @partial(jax.jit, static_argnums=3, donate_argnums=0)
@@ -174,7 +187,7 @@ def apply_gradients(
     norm = optax.tree.norm(grads)
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     params = jax.tree.map(lambda p, u: p - learning_rate * u, state.params, updates)
-    return TrainState(params, opt_state, state.updates + 1), norm
+    return constrain_tree(TrainState(params, opt_state, state.updates + 1), PARAM_AXES), norm
 
 
 @dataclass(frozen=True)
@@ -187,10 +200,21 @@ class TokenScores:
 
 
 def make_batch(micro: MicroBatch, rows: Rows, scores: TokenScores, credit: Credit) -> Batch:
-    """The packed arrays of one micro-batch."""
+    """The packed arrays of one micro-batch, laid out on the mesh."""
     flat = rows.tokens, rows.kind, scores.old, scores.ref, scores.teacher, credit.advantages, credit.trust
-    tokens, *rest = (jnp.asarray(micro.take(array)) for array in flat)
-    return Batch(tokens, jnp.asarray(micro.positions), jnp.asarray(micro.segment_ids), *rest)
+    tokens, *rest = (micro.take(array) for array in flat)
+    return Batch(*place_rows(tokens, micro.positions, micro.segment_ids, *rest))
+
+
+def place_rows(*arrays: np.ndarray) -> tuple[Array, ...]:
+    """Packed arrays [M, L] laid out on the mesh by their rows."""
+    return tuple(place(array, "batch", None) for array in arrays)
+
+
+@jax.jit
+def no_gradients(trained: Params) -> Params:
+    """Zeros to which `accumulate` adds."""
+    return constrain_tree(jax.tree.map(jnp.zeros_like, trained), PARAM_AXES)
 
 
 def count_kinds(rows: Rows, members: np.ndarray) -> tuple[np.float32, np.float32]:

@@ -15,6 +15,7 @@ from rsipo_jax.agents.context import make_context
 from rsipo_jax.agents.rollout import ACT, REPLAY, Agent, Episode, rollout
 from rsipo_jax.agents.trajectory import Trajectory
 from rsipo_jax.models.transformer import ModelConfig
+from rsipo_jax.parallel.sharding import sampling_mesh
 from rsipo_jax.sampling.sampler import Address, Sampler
 from rsipo_jax.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from tests.agents.episodes import FIRST, ScriptedPool, make_agent, make_config, task
@@ -140,7 +141,9 @@ def test_a_real_policy_plays_the_same_episodes_in_three_slots_and_in_eight(
     fates = ["never", "win:2", "fail:1", "never", "win:1", "never", "fail:0", "win:9", "win:2", "never"]
     results = []
     for slots in (3, 8):
-        sampler = Sampler(model, slots, config.context.max_length, 6, tokenizer.stop_ids, seed=0)
+        sampler = Sampler(
+            model, sampling_mesh(1), slots, config.context.max_length, 6, tokenizer.stop_ids, seed=0
+        )
         sampler.load(params)
         agent = Agent(sampler, ScriptedPool(), context, tokenizer, config)
         results.append(rollout(agent, episodes(fates), ACT, 3, 1.0))

@@ -21,8 +21,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from rsipo_jax.models.huggingface import CheckpointError, load_params, read_config, resolve_checkpoint
 from rsipo_jax.models.head import logits
+from rsipo_jax.models.huggingface import CheckpointError, load_params, read_config, resolve_checkpoint
 from rsipo_jax.models.transformer import Llama3Rope, ModelConfig, hidden_states, init_params
 
 HERE = Path(__file__).parent

@@ -14,6 +14,7 @@ from scipy import stats
 
 from rsipo_jax.models.decode import decode, extend
 from rsipo_jax.models.transformer import Params
+from rsipo_jax.parallel.sharding import sampling_mesh
 from rsipo_jax.sampling import sampler as module
 from rsipo_jax.sampling.sampler import Completion, Request, Sampler
 from rsipo_jax.training.update import logprobs_of
@@ -34,7 +35,9 @@ def params(seed: int = 0) -> Params:
 
 
 def make_sampler(slots: int = SLOTS, stop_ids: tuple[int, ...] = (), seed: int = 0, **sizes: int) -> Sampler:
-    made = Sampler(MODEL, slots, sizes.get("max_length", MAX_LENGTH), MAX_NEW, stop_ids, seed)
+    made = Sampler(
+        MODEL, sampling_mesh(1), slots, sizes.get("max_length", MAX_LENGTH), MAX_NEW, stop_ids, seed
+    )
     made.load(params())
     return made
 
@@ -180,7 +183,7 @@ def test_new_weights_forget_what_old_ones_cached() -> None:
     made = make_sampler()
     made.generate([ask(i) for i in range(4)], 1.0)
     made.load(params(1))
-    fresh = Sampler(MODEL, SLOTS, MAX_LENGTH, MAX_NEW, (), 0)
+    fresh = Sampler(MODEL, sampling_mesh(1), SLOTS, MAX_LENGTH, MAX_NEW, (), 0)
     fresh.load(params(1))
     requests = [ask(i) for i in range(4)]
     assert tokens(made.generate(requests, 1.0)) == tokens(fresh.generate(requests, 1.0))

@@ -159,17 +159,17 @@ def test_the_gradient_is_that_of_the_weighted_mean_and_noise_has_no_part_in_it(
     weights = token_weights(rows, settings.sft)
     (batch,) = pack(rows.starts, [0, 1], settings.context.max_length, 720)
     inputs = batch.take(rows.tokens), batch.positions, batch.segment_ids
-    loss, grads = sft._gradient(params, network, *inputs, batch.take(weights))
+    loss, grads = sft._gradient(params, {}, network, *inputs, batch.take(weights))
     logprobs, _ = logprobs_of(params, network, *inputs, 1.0)
     assert float(loss) == pytest.approx(
         -np.average(np.asarray(logprobs), weights=batch.take(weights)), rel=1e-5
     )
     # Only what is said is learned: with every trained token masked out, nothing moves.
     taught = (rows.kind == ACTION) | (rows.kind == SKILL)
-    only = sft._gradient(params, network, *inputs, batch.take(np.where(taught, weights, 0)))
+    only = sft._gradient(params, {}, network, *inputs, batch.take(np.where(taught, weights, 0)))
     strict = token_weights(rows, SFTConfig())
     jax.tree.map(
-        np.testing.assert_array_equal, only, sft._gradient(params, network, *inputs, batch.take(strict))
+        np.testing.assert_array_equal, only, sft._gradient(params, {}, network, *inputs, batch.take(strict))
     )
     assert not np.allclose(np.asarray(grads["embed"]), np.asarray(only[1]["embed"]))
 

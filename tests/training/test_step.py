@@ -132,7 +132,7 @@ def run_step(tokenizer: SentencePieceTokenizer, cfg: Config, monkeypatch: pytest
     params = init_params(model, jax.random.key(0))
     reference = jax.tree.map(lambda a: a + 0.01, params)
     state = create_state(params, make_optimizer("adamw", 0.0, 1.0))
-    result = train_step(Learner(agent, model, reference, tasks), state, PriorState.zero(), 1)
+    result = train_step(Learner(agent, model, {}, reference, tasks), state, PriorState.zero(), 1)
     _, _, rows, scores, credit, _ = handed[0]
     return result, sampler, rows, scores, credit
 

@@ -80,7 +80,7 @@ def gradient(
     grads, sums = jax.tree.map(jnp.zeros_like, params()), []
     for micro in pack(rows.starts, range(len(rows)), length, microbatch_tokens):
         batch = make_batch(micro, rows, scores, credit)
-        grads, new = accumulate(params(), MODEL, batch, totals, cfg, eta, TEMPERATURE, grads)
+        grads, new = accumulate(params(), {}, MODEL, batch, totals, cfg, eta, TEMPERATURE, grads)
         sums.append(new)
     return grads, {name: sum(float(getattr(s, name)) for s in sums) for name in Sums.__annotations__}
 
@@ -174,7 +174,15 @@ def test_packed_rows_are_the_rows_one_by_one() -> None:
     for r in range(len(rows)):
         (micro,) = pack(rows.starts, [r], LENGTH, 1)
         grads, _ = accumulate(
-            params(), MODEL, make_batch(micro, rows, scores, credit), totals, LOSS, ETA, TEMPERATURE, grads
+            params(),
+            {},
+            MODEL,
+            make_batch(micro, rows, scores, credit),
+            totals,
+            LOSS,
+            ETA,
+            TEMPERATURE,
+            grads,
         )
     assert_close(grads, packed, 1e-6)
 
@@ -283,7 +291,7 @@ def test_updates_are_those_of_adamw(clip: float) -> None:
     theirs = optax.chain(optax.clip_by_global_norm(clip), optax.adamw(rate, weight_decay=decay))
     start = {"w": jnp.arange(6.0).reshape(2, 3), "b": jnp.ones(3)}
     wanted, theirs_state = start, theirs.init(start)
-    state = create_state(jax.tree.map(jnp.copy, start), ours)
+    state = create_state(start, ours)
     for i in range(4):
         grads = jax.tree.map(lambda a, i=i: jnp.cos(a + i), start)
         norm = float(optax.tree.norm(grads))
