@@ -37,7 +37,7 @@ def save_checkpoint(
     also: Callable[[Path], object],  # puts more files beside them: the tokenizer's
     file_bytes: int = FILE_BYTES,
 ) -> None:
-    """Writes weights, config.json and generation_config.json to `folder`, which must not exist; complete or absent.
+    """Writes weights, config.json and generation_config.json to `folder`, which is empty or absent until it is complete.
 
     Adapters are merged into the weights. The current process must be able to address every shard.
     """

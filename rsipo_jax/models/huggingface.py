@@ -140,6 +140,12 @@ def read_config(folder: Path, dtype: str, scan_layers: bool) -> ModelConfig:
     )
 
 
+def max_position_embeddings(folder: Path) -> int:
+    """Tokens that the checkpoint in `folder` is good for, as its config.json says. Nothing here depends on it."""
+    path = folder / "config.json"
+    return _size(path, _read_json(path), "max_position_embeddings")
+
+
 def load_params(folder: Path, config: ModelConfig, dtype: str = "float32") -> Params:
     """The parameters of the checkpoint in `folder`: the tree of `init_params`, laid out on the current mesh.
 
@@ -193,10 +199,11 @@ def _sharded(
     """An array laid out like that, from its parts: each is read once, whichever devices hold it, one after the other."""
     holders: dict[tuple, list[Any]] = {}
     for device, part in layout.addressable_devices_indices_map(shape).items():
-        holders.setdefault(tuple((cut.start, cut.stop) for cut in part), []).append(device)
+        ends = tuple(cut.indices(size)[:2] for cut, size in zip(part or (), shape, strict=True))
+        holders.setdefault(ends, []).append(device)
     shards: list[jax.Array] = []
-    for part, devices in holders.items():
-        values = read(tuple(slice(*ends) for ends in part))
+    for ends, devices in holders.items():
+        values = read(tuple(slice(*cut) for cut in ends))
         # The next part is not read before this one has arrived: a transfer keeps its source.
         shards += jax.block_until_ready([jax.device_put(values, device) for device in devices])
     return jax.make_array_from_single_device_arrays(shape, layout, shards)

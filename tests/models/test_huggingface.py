@@ -276,8 +276,16 @@ def test_fields_left_out_have_transformers_defaults(tmp_path: Path) -> None:
         (SMOLLM2, {"attention_chunk_size": 64}, "attention_chunk_size=64, but only null"),
         (QWEN3, {"per_layer_config": {"0": {"head_dim": 64}}}, "per_layer_config="),
         (SMOLLM2, {"rope_scaling": LLAMA3 | {"factor": None}}, "rope_scaling.factor=null"),
-        (SMOLLM2, {"rope_scaling": LLAMA3 | {"low_freq_factor": 4.0}}, "low_freq_factor=4.0, but only less than"),
-        (SMOLLM2, {"rope_parameters": LLAMA3 | {"attention_factor": 2.0}}, "rope_parameters.attention_factor=2.0"),
+        (
+            SMOLLM2,
+            {"rope_scaling": LLAMA3 | {"low_freq_factor": 4.0}},
+            "low_freq_factor=4.0, but only less than",
+        ),
+        (
+            SMOLLM2,
+            {"rope_parameters": LLAMA3 | {"attention_factor": 2.0}},
+            "rope_parameters.attention_factor=2.0",
+        ),
         (
             SMOLLM2,
             {"rope_scaling": LLAMA3 | {"original_max_position_embeddings": None}},
