@@ -74,6 +74,7 @@ def _save_weights(folder: Path, params: Params, config: ModelConfig, dtype: str,
         file = WEIGHTS if len(files) == 1 else f"model-{n:05d}-of-{len(files):05d}.safetensors"
         fetched = {name: _fetch(*tensors[name], dtype) for name in names}
         save_file(fetched, folder / file, metadata={"format": "pt"})  # without this transformers refuses it
+        (folder / file).chmod(0o644)  # it makes files for their owner only
         file_of |= dict.fromkeys(names, file)
     if len(files) > 1:
         total = jnp.dtype(dtype).itemsize * sum(a.size for a in jax.tree.leaves(params))
