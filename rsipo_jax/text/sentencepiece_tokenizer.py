@@ -14,8 +14,10 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
 
 from rsipo_jax.text.tags import TAGS
 from rsipo_jax.text.tokenizer import well_formed
@@ -24,7 +26,7 @@ PAD, UNK, USER, ASSISTANT, END = "<pad>", "<unk>", "<|user|>", "<|assistant|>", 
 MODEL = "tokenizer.model"
 MARKER = "rsipo_tokenizer.json"
 
-_SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # how sentencepiece writes a space
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # how sentencepiece writes a space
 _BOUNDARY = "\N{INFORMATION SEPARATOR ONE}"  # pieces learned in training never cross it
 # A word, a number or a run of signs, each with the space before it: "cabinet 1." must not teach the piece "
 # 1.", or the number would have one id before a full stop and another before a comma.
@@ -32,26 +34,53 @@ _UNIT = re.compile(r" ?[^\W\d_]+| ?\d+| ?(?:[^\w\s]|_)+|\s")
 _LITERAL = re.compile("|".join(map(re.escape, ("\n", *TAGS))))  # pieces given, not learned
 
 
+# Every piece comes back as it was: white space, signs that Unicode composes, characters no vocabulary has, no text.
+_PROBE = "  two  spaces\n\t \N{FULLWIDTH LATIN CAPITAL LETTER A}e\N{COMBINING ACUTE ACCENT} \U000103a0 "
+
+
 class SentencePieceTokenizer:
-    """Implements `Tokenizer`; a turn is `<|user|>` message `<|assistant|>` response `<|end|>`."""
+    """Implements `Tokenizer`; a turn is `<|user|>` message `<|assistant|>` response `<|end|>`.
+
+    The model must be what `train_sentencepiece` trains: BPE with bytes for unseen characters, lossless, with the five
+    special pieces. Raises ValueError, in one sentence, for another: Llama 2's borders `<s>` and `</s>` do not tell a
+    message from a response, and its text comes back with a space before it.
+    """
 
     def __init__(self, model: bytes) -> None:
         self._model = model
         self._pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
-        special = {name: self._pieces.piece_to_id(name) for name in (PAD, UNK, USER, ASSISTANT, END)}
-        self._special = frozenset(special.values())
-        if len(self._special) < len(special):
-            raise ValueError(f"the sentencepiece model lacks one of {', '.join(special)}: train it again")
-        self._space_bytes = [self._pieces.piece_to_id(f"<0x{byte:02X}>") for byte in _SPACE.encode()]
-        self.vocab_size: int = self._pieces.vocab_size()
+        self._proto = sentencepiece_model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]
+        kinds = self._proto.SentencePiece
+        wanted = {PAD: kinds.CONTROL, UNK: kinds.UNKNOWN} | dict.fromkeys(
+            (USER, ASSISTANT, END), kinds.CONTROL
+        )
+        special = {
+            piece.piece: i
+            for i, piece in enumerate(self._proto.pieces)
+            if wanted.get(piece.piece) == piece.type
+        }
+        if missing := [name for name in wanted if name not in special]:
+            raise ValueError(
+                f"it lacks the special pieces {' '.join(missing)}, which open and close the turns of a conversation"
+            )
+        if self._proto.trainer_spec.model_type != self._proto.trainer_spec.BPE:
+            raise ValueError("it is not a BPE model")
+        self._bytes = [
+            b"" if i in special.values() else _piece_bytes(piece)
+            for i, piece in enumerate(self._proto.pieces)
+        ]
+        self._space_bytes = [self._pieces.piece_to_id(f"<0x{byte:02X}>") for byte in SPACE.encode()]
+        self.vocab_size: int = len(self._bytes)
         self.pad_id: int = special[PAD]
         self.stop_ids: tuple[int, ...] = (special[END],)
         self._user, self._assistant = special[USER], special[ASSISTANT]
+        if (shown := self.decode(self.encode(_PROBE))) != _PROBE:
+            raise ValueError(f"it is not lossless: {_PROBE!r} comes back as {shown!r}")
 
     def encode(self, text: str) -> list[int]:
         """See `Tokenizer.encode`."""
         # Sentencepiece reads its own sign for a space as a space; as bytes it comes back as itself.
-        first, *rest = well_formed(text).split(_SPACE)
+        first, *rest = well_formed(text).split(SPACE)
         ids: list[int] = self._pieces.encode(first)
         for segment in rest:
             ids += self._space_bytes + self._pieces.encode(segment)
@@ -59,8 +88,11 @@ class SentencePieceTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """See `Tokenizer.decode`."""
-        text: str = self._pieces.decode([int(i) for i in ids if int(i) not in self._special])
-        return text
+        return b"".join(self.token_bytes(i) for i in ids).decode("utf-8", "replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """See `Tokenizer.token_bytes`."""
+        return self._bytes[token_id] if 0 <= token_id < self.vocab_size else b""
 
     def opening(self, parts: Sequence[str]) -> list[list[int]]:
         """See `Tokenizer.opening`."""
@@ -75,21 +107,51 @@ class SentencePieceTokenizer:
         folder = Path(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-        (draft / MODEL).write_bytes(self._model)
-        marker = {"kind": "sentencepiece", "vocab_size": self.vocab_size}
-        (draft / MARKER).write_text(json.dumps(marker) + "\n", encoding="utf-8")
+        self._write(draft)
         if folder.exists():
             shutil.rmtree(folder)
         draft.rename(folder)  # complete or absent, whenever the run is killed
 
+    def export(self, folder: str | Path) -> None:
+        """See `Tokenizer.export`: tokenizer.json and its kin, beside this model, which `load_tokenizer` prefers.
+
+        `AutoTokenizer` then gives the ids of `encode` with `split_special_tokens=True` (without it, text that spells a
+        special token is one, as ever in transformers), and `apply_chat_template` those of `opening` and `following`
+        for a message of one part. Where one piece can be made in two overlapping ways, sentencepiece takes the left
+        one and tokenizers the one that comes first in its list; text has not shown a case.
+
+        Not beside a config.json of model_type qwen2, where transformers 5 takes Qwen's word splits whatever the folder
+        says: there `PreTrainedTokenizerFast` must load it.
+        """
+        from rsipo_jax.text.sentencepiece_export import export_sentencepiece  # imports transformers
+
+        export_sentencepiece(self._proto.pieces, folder)
+        self._write(Path(folder))
+
     @classmethod
-    def load(cls, folder: str | Path) -> SentencePieceTokenizer:
-        """The tokenizer that `save` wrote. Raises ValueError when its model file is missing or broken."""
-        path = Path(folder) / MODEL
+    def load(cls, source: str | Path) -> SentencePieceTokenizer:
+        """The tokenizer of a `.model` file, or of a folder that `save` or `export` wrote.
+
+        Raises ValueError when its model file is missing or broken, or a model of another kind.
+        """
+        path = Path(source)
+        path = path if path.suffix == ".model" else path / MODEL
         try:
             return cls(path.read_bytes())
         except (OSError, RuntimeError) as error:
-            raise ValueError(f"cannot read {path} ({error}); delete the folder and train it again") from error
+            raise ValueError(
+                f"cannot read {path} ({error}); delete it and train the tokenizer again"
+            ) from error
+        except ValueError as error:
+            raise ValueError(
+                f"cannot use the sentencepiece model {path}, because {error}: take one that train_sentencepiece "
+                "trained, or a Hugging Face folder"
+            ) from error
+
+    def _write(self, folder: Path) -> None:
+        (folder / MODEL).write_bytes(self._model)
+        marker = {"kind": "sentencepiece", "vocab_size": self.vocab_size}
+        (folder / MARKER).write_text(json.dumps(marker) + "\n", encoding="utf-8")
 
 
 def train_sentencepiece(texts: Iterable[str], folder: str | Path, vocab_size: int) -> SentencePieceTokenizer:
@@ -106,7 +168,7 @@ def train_sentencepiece(texts: Iterable[str], folder: str | Path, vocab_size: in
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(sentences),
+            sentence_iterator=iter([" ", *sentences]),  # a space is a piece even if no text has one
             model_writer=model,
             model_type="bpe",
             vocab_size=vocab_size,
@@ -138,6 +200,12 @@ def train_sentencepiece(texts: Iterable[str], folder: str | Path, vocab_size: in
     tokenizer = SentencePieceTokenizer(model.getvalue())
     tokenizer.save(folder)
     return tokenizer
+
+
+def _piece_bytes(piece: Any) -> bytes:
+    if piece.type == piece.BYTE:
+        return bytes([int(piece.piece[1:-1], 16)])  # written <0x41>
+    return piece.piece.replace(SPACE, " ").encode()
 
 
 def _sentences(texts: Iterable[str]) -> Iterator[str]:

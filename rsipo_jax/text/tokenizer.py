@@ -37,6 +37,12 @@ class Tokenizer(Protocol):
         Hugging Face checkpoint brings.
         """
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """The UTF-8 bytes of one id, maybe a part of a character; none for a special id or one outside the vocabulary.
+
+        `decode(ids)` is these bytes, joined and decoded with U+FFFD for what is not UTF-8.
+        """
+
     def opening(self, parts: Sequence[str]) -> list[list[int]]:
         """Ids of a conversation's first user message, ready for the policy to respond.
 
@@ -51,6 +57,9 @@ class Tokenizer(Protocol):
     def save(self, folder: str | Path) -> None:
         """Writes what `load_tokenizer(folder)` needs."""
 
+    def export(self, folder: str | Path) -> None:
+        """Adds to `folder` what `transformers.AutoTokenizer` and `load_tokenizer` need, the chat template included."""
+
 
 def well_formed(text: str) -> str:
     """`text` with lone surrogates replaced by `?`: `json.loads` of what a policy wrote can yield them."""
@@ -58,14 +67,14 @@ def well_formed(text: str) -> str:
 
 
 def load_tokenizer(source: str | Path) -> Tokenizer:
-    """The tokenizer in a folder, or of a Hugging Face hub id.
+    """The tokenizer in a folder, in a sentencepiece `.model` file, or of a Hugging Face hub id.
 
-    A folder written by `SentencePieceTokenizer.save` gives that kind; anything else is left to transformers.
-    Raises ValueError, or its subclass ConfigError, when there is none that can be used.
+    A `.model` file, and a folder that `SentencePieceTokenizer` wrote, give that kind; anything else is a Hugging Face
+    tokenizer. Raises ValueError, or its subclass ConfigError, when there is none that can be used.
     """
     from rsipo_jax.text.sentencepiece_tokenizer import MARKER, SentencePieceTokenizer
 
-    if (Path(source) / MARKER).is_file():
+    if Path(source).suffix == ".model" or (Path(source) / MARKER).is_file():
         return SentencePieceTokenizer.load(source)
     from rsipo_jax.text.hf_tokenizer import HFTokenizer  # transformers takes seconds to import
 

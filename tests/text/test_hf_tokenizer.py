@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,15 @@ def test_a_template_that_cannot_be_used_is_one_sentence(tmp_path: Path, template
     with pytest.raises(ConfigError, match=message) as refusal:
         load_tokenizer(build(tmp_path, template))
     assert "config.model.checkpoint" in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_tokenizer_that_is_not_byte_level_is_one_sentence(tmp_path: Path) -> None:
+    path = build(tmp_path, CHATML) / "tokenizer.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(settings | {"decoder": {"type": "ByteFallback"}}), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"is not byte-level.*config\.model\.checkpoint") as refusal:
+        load_tokenizer(tmp_path)
     assert "\n" not in str(refusal.value)
 
 

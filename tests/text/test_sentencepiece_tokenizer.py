@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
+from typing import Any
 
 import pytest
+import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -104,6 +107,64 @@ def test_save_and_load_keep_every_id(tokenizer: Tokenizer, tmp_path: Path) -> No
     assert copy.encode(SENTENCE) == tokenizer.encode(SENTENCE)
 
 
+def test_a_model_file_is_a_tokenizer(tokenizer: Tokenizer, folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "ours.model"
+    path.write_bytes((folder / MODEL).read_bytes())
+    copy = load_tokenizer(str(path))
+    assert copy.opening([SENTENCE]) == tokenizer.opening([SENTENCE])
+
+
+def test_a_text_without_spaces_teaches_the_space_all_the_same(tmp_path: Path) -> None:
+    tokenizer = train_sentencepiece(["hello"], tmp_path, vocab_size=512)
+    assert tokenizer.decode(tokenizer.encode(" a ▁ hello ")) == " a ▁ hello "
+
+
+ROLES: dict[str, Any] = {
+    "pad_id": 0,
+    "unk_id": 1,
+    "bos_id": -1,
+    "eos_id": -1,
+    "pad_piece": "<pad>",
+    "control_symbols": ["<|user|>", "<|assistant|>", "<|end|>"],
+    "byte_fallback": True,
+    "character_coverage": 1.0,
+}
+LOSSLESS: dict[str, Any] = {
+    "normalization_rule_name": "identity",
+    "add_dummy_prefix": False,
+    "remove_extra_whitespaces": False,
+}
+TYPED = {"control_symbols": [], "user_defined_symbols": ["<|user|>", "<|assistant|>", "<|end|>"]}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, r"lacks the special pieces <pad> <\|user\|> <\|assistant\|> <\|end\|>, which open and close"),
+        (ROLES | LOSSLESS | TYPED, r"lacks the special pieces <\|user\|> <\|assistant\|> <\|end\|>"),
+        (ROLES, r"is not lossless: '  two  spaces\\n\\t .* comes back as ' two spaces "),
+        (ROLES | LOSSLESS | {"byte_fallback": False}, "is not lossless"),
+        (ROLES | LOSSLESS | {"model_type": "unigram"}, "is not a BPE model"),
+    ],
+    ids=["of another project", "roles that text can type", "text is normalised", "no bytes", "unigram"],
+)
+def test_a_model_of_another_kind_is_one_sentence(
+    tmp_path: Path, settings: dict[str, Any], message: str
+) -> None:
+    path, model = tmp_path / "foreign.model", io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=map(episode, range(64)),
+        model_writer=model,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **{"model_type": "bpe", "vocab_size": 512} | settings,
+    )
+    path.write_bytes(model.getvalue())
+    with pytest.raises(ValueError, match=rf"cannot use .*foreign\.model, because it {message}") as refusal:
+        load_tokenizer(path)
+    assert "\n" not in str(refusal.value) and "train_sentencepiece" in str(refusal.value)
+
+
 def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no text to train"):
         train_sentencepiece(["", ""], tmp_path, vocab_size=1024)
@@ -113,3 +174,5 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / MODEL).write_bytes(b"nonsense")
     with pytest.raises(ValueError, match=r"cannot read .*tokenizer\.model"):
         load_tokenizer(tmp_path)
+    with pytest.raises(ValueError, match=r"cannot read .*absent\.model"):
+        load_tokenizer(tmp_path / "absent.model")
