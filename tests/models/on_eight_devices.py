@@ -1,8 +1,8 @@
 """Checkpoints on a mesh of eight devices; test_huggingface.py runs this program, in which an assertion that fails is a traceback.
 
-    python tests/models/on_eight_devices.py layouts FOLDER     FOLDER is a checkpoint
-    python tests/models/on_eight_devices.py write_wide FOLDER
-    python tests/models/on_eight_devices.py memory FOLDER      what write_wide wrote
+python tests/models/on_eight_devices.py layouts FOLDER     FOLDER is a checkpoint
+python tests/models/on_eight_devices.py write_wide FOLDER
+python tests/models/on_eight_devices.py memory FOLDER      what write_wide wrote
 """
 
 from __future__ import annotations
@@ -15,9 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-
-jax.config.update("jax_num_cpu_devices", 8)
-
 import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import load_file
@@ -47,7 +44,9 @@ def layouts(folder: Path) -> None:
     config = read_config(folder, "float32", scan_layers=True)
     whole = load_params(folder, config)
     written = save(whole, config)
-    sizes = {name: a.size for file in folder.glob("model*.safetensors") for name, a in load_file(file).items()}
+    sizes = {
+        name: a.size for file in folder.glob("model*.safetensors") for name, a in load_file(file).items()
+    }
     read = count_reads()
     for axes in ((8, 1, 1), (1, 8, 1), (1, 4, 2), (2, 2, 2)):
         mesh = make_mesh(*axes)
@@ -56,7 +55,9 @@ def layouts(folder: Path) -> None:
             params = load_params(folder, config)
             assert read == sizes, axes
             assert save(params, config) == written, axes
-        leaves = zip(*map(jax.tree.leaves, (params, whole, tree_shardings(whole, PARAM_AXES, mesh))), strict=True)
+        leaves = zip(
+            *map(jax.tree.leaves, (params, whole, tree_shardings(whole, PARAM_AXES, mesh))), strict=True
+        )
         for leaf, like, layout in leaves:
             assert leaf.sharding.is_equivalent_to(layout, leaf.ndim), (axes, leaf.sharding, layout)
             np.testing.assert_array_equal(leaf, like)
@@ -106,4 +107,5 @@ def memory(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    jax.config.update("jax_num_cpu_devices", 8)
     {"layouts": layouts, "write_wide": write_wide, "memory": memory}[sys.argv[1]](Path(sys.argv[2]))
