@@ -82,13 +82,13 @@ SMOLLM2 = LlamaConfig(
 LLAMA3 = LlamaConfig(
     **SIZES,
     tie_word_embeddings=False,
-    rope_parameters={
+    rope_parameters={  # of a head's four frequencies one stays as it is, one is blended, two are stretched
         "rope_type": "llama3",
-        "rope_theta": 1e4,
+        "rope_theta": 100.0,
         "factor": 4.0,
         "low_freq_factor": 1.0,
-        "high_freq_factor": 2.0,
-        "original_max_position_embeddings": 16,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
     },
 )
 

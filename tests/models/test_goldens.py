@@ -20,7 +20,7 @@ from safetensors.numpy import load_file
 
 from rsipo_jax.models.head import logits
 from rsipo_jax.models.huggingface import load_params, read_config
-from rsipo_jax.models.transformer import ModelConfig, Params, hidden_states, init_params
+from rsipo_jax.models.transformer import ModelConfig, Params, hidden_states, init_params, rope_frequencies
 from rsipo_jax.parallel.sharding import sampling_mesh
 from rsipo_jax.sampling.sampler import Request, Sampler
 from rsipo_jax.text.tokenizer import load_tokenizer
@@ -136,6 +136,24 @@ def test_a_pretrained_network_computes_what_it_does_in_transformers(smollm2: Pat
     answers = our_continuations(params, config, expected, tokenizer.stop_ids)
     np.testing.assert_array_equal(answers, expected["continuations"])
     assert tokenizer.decode(answers[0][answers[0] >= 0].tolist()) == "The capital of France is Paris."
+
+
+def test_llama_3s_frequencies_equal_transformers(tmp_path: Path) -> None:
+    """Those of Llama-3.1-8B."""
+    pytest.importorskip("torch", reason=NO_TORCH)
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    rope = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0}
+    rope |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+    theirs = LlamaConfig(
+        intermediate_size=14336, num_key_value_heads=8, rope_parameters=rope, max_position_embeddings=1 << 17
+    )
+    theirs.save_pretrained(tmp_path)
+    ours = rope_frequencies(read_config(tmp_path, "float32", scan_layers=True))
+    frequencies = LlamaRotaryEmbedding(theirs).inv_freq.numpy()
+    np.testing.assert_allclose(ours, frequencies, rtol=1e-6)
+    assert ours[0] == 1 and ours[-1] < 5e5 ** (-126 / 128) / 7
 
 
 def equal_to_the_stored(new: Path, names: list[str]) -> None:
