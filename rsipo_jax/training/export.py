@@ -10,6 +10,7 @@ from rsipo_jax.config import Config
 from rsipo_jax.models.hf_export import save_checkpoint
 from rsipo_jax.models.huggingface import max_position_embeddings, resolve_checkpoint
 from rsipo_jax.reports.console import make_console
+from rsipo_jax.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from rsipo_jax.training import setup
 from rsipo_jax.training.policies import kept_step, load_policy
 from rsipo_jax.validation import ConfigError
@@ -37,6 +38,7 @@ def export(config: Config, workdir: Path, step: int, out: Path, dtype: str) -> N
             stop_ids=tokenizer.stop_ids,
             pad_id=tokenizer.pad_id,
             also=tokenizer.export,
+            biases_as_llama=isinstance(tokenizer, SentencePieceTokenizer),
         )
     console.print(
         f"{'step ' + str(step) if step else 'the SFT policy'} of {workdir}, in {dtype}, is in {out}:"
