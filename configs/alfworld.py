@@ -38,6 +38,7 @@ TINY = Config(
         num_kv_heads=2,
         rope_theta=1e6,
         scan_layers=False,
+        remat="none",
     ),
     tokenizer=TokenizerConfig(vocab_size=1024),
     context=ContextConfig(kind="conversation", max_length=896, parser="strict"),

@@ -42,7 +42,7 @@ class GamesConfig:
 
 @dataclass(frozen=True)
 class ModelSection:
-    """The policy network. Either a Hugging Face checkpoint, or the sizes of a fresh Qwen2-architecture network."""
+    """The policy network. Either a Hugging Face checkpoint, or the sizes of a fresh Llama-architecture network."""
 
     checkpoint: str = ""  # folder or hub id; "" builds a fresh network of the sizes below
     hidden_size: int = 0

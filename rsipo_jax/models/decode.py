@@ -15,7 +15,6 @@ from flax import struct
 from jax import lax
 
 from rsipo_jax.models.attention import attend
-from rsipo_jax.models.head import logits
 from rsipo_jax.models.transformer import (
     PARAM_AXES,
     ModelConfig,
@@ -27,6 +26,7 @@ from rsipo_jax.models.transformer import (
     rms_norm,
     unstack_layers,
 )
+from rsipo_jax.models.vocabulary import logits
 from rsipo_jax.parallel.sharding import constrain, constrain_tree
 
 

@@ -20,7 +20,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from rsipo_jax.models.attention import attend_packed
-from rsipo_jax.parallel.sharding import Names, constrain
+from rsipo_jax.models.vocabulary import embed_tokens
+from rsipo_jax.parallel.sharding import Names, constrain, gather
 
 Params = dict[str, Any]
 
@@ -128,12 +129,12 @@ def init_params(config: ModelConfig, key: jax.Array) -> Params:
 
 
 def matmul(x: jax.Array, w: jax.Array) -> jax.Array:
-    """x [..., K] . w [K, N], accumulated in float32 and returned in x's dtype.
+    """x [..., K] . w [K, N] of one dtype, accumulated in float32 and returned in it.
 
     The explicit accumulator is what sends bfloat16 products to the fast kernels of XLA:CPU on every JAX version.
     """
     dims = (((x.ndim - 1,), (0,)), ((), ()))
-    return lax.dot_general(x, w.astype(x.dtype), dims, preferred_element_type=jnp.float32).astype(x.dtype)
+    return lax.dot_general(x, w, dims, preferred_element_type=jnp.float32).astype(x.dtype)
 
 
 def rms_norm(x: jax.Array, scale: jax.Array, eps: float) -> jax.Array:
@@ -167,9 +168,13 @@ def rope(x: jax.Array, positions: jax.Array, frequencies: jax.Array) -> jax.Arra
 
 def project(x: jax.Array, layer: Params, name: str, config: ModelConfig) -> jax.Array:
     """x [..., in] through the projection `name` of a layer, with its adapter if it has one. Returns [..., out]."""
-    y = matmul(x, layer[name])
+
+    def weight(name: str) -> jax.Array:
+        return gather(layer[name].astype(x.dtype), PARAM_AXES[name][1:])
+
+    y = matmul(x, weight(name))
     if (down := layer.get(name + LORA_A)) is not None:
-        low_rank = matmul(matmul(x, down), layer[name + LORA_B])
+        low_rank = matmul(matmul(x, weight(name + LORA_A)), weight(name + LORA_B))
         y += low_rank * jnp.asarray(config.lora_alpha / down.shape[-1], y.dtype)
     return y
 
@@ -210,7 +215,7 @@ def hidden_states(
         return constrain(x, "batch", None, None), None
 
     block = _rematerialised(block, config)
-    x = constrain(params["embed"].astype(config.dtype)[tokens], "batch", None, None)
+    x = embed_tokens(params, config, tokens)
     if config.scan_layers:
         x, _ = lax.scan(block, x, params["layers"])
     else:

@@ -11,6 +11,7 @@ Invariant: the layout changes no number but for the order of floating-point sums
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -90,6 +91,27 @@ def constrain(x: jax.Array, *names: str | None) -> jax.Array:
     if max(sizes.values(), default=1) == 1:
         return x
     return jax.lax.with_sharding_constraint(x, spec(names, x.shape, sizes))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def gather(w: jax.Array, names: Names) -> jax.Array:
+    """A weight that every device uses whole along `fsdp`, where it holds a part only.
+
+    Written out, since the compiler may otherwise cut activations by channels to spare itself the gathering; and with a
+    backward pass of its own, in which the gradient is summed straight into the parts (a reduce-scatter).
+    """
+    return constrain(w, *(None if RULES.get(name or "") == (FSDP,) else name for name in names))
+
+
+def _gather_forward(w: jax.Array, names: Names) -> tuple[jax.Array, None]:
+    return gather(w, names), None
+
+
+def _gather_backward(names: Names, _: None, gradient: jax.Array) -> tuple[jax.Array]:
+    return (constrain(gradient, *names),)
+
+
+gather.defvjp(_gather_forward, _gather_backward)
 
 
 def sharding(mesh: Mesh, names: Names, shape: Sequence[int]) -> NamedSharding:

@@ -32,9 +32,9 @@ _rounded = jax.jit(cast_params, static_argnums=1)
 
 def _on_all_processes(mesh: Mesh) -> Mesh:
     """The mesh with an axis for processes in front, each with its own devices in the same order."""
+    local = sorted(jax.local_devices(), key=lambda d: d.id)
+    order = np.asarray([local.index(d) for d in mesh.devices.flat])
     devices = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
-    first = min(d.id for d in mesh.devices.flat)
-    order = np.asarray([d.id - first for d in mesh.devices.flat])
     grid = np.asarray(devices).reshape(jax.process_count(), -1)[:, order]
     return Mesh(grid.reshape(-1, *mesh.devices.shape), (HOST, *AXES))
 

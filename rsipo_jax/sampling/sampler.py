@@ -77,8 +77,9 @@ class Sampler:
         earlier steps were, not even by rounding, or a run that resumes here would differ from one that went through.
         """
         self._cached_length[:] = 0
+        moved = to_sampling_mesh(params, self.config, self.mesh)
         with jax.set_mesh(self.mesh):
-            self._params = _serving(to_sampling_mesh(params, self.config, self.mesh), self.config)
+            self._params = _serving(moved, self.config)
             self._cache = init_cache(self.config, self.slots, min(CAPACITY_STEP, self.max_length))
 
     def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:

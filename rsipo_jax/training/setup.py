@@ -155,6 +155,7 @@ def fresh_model(config: Config, vocab_size: int) -> ModelConfig:
         num_kv_heads=cfg.num_kv_heads,
         head_dim=cfg.hidden_size // cfg.num_heads,
         rope_theta=cfg.rope_theta,
+        qkv_bias=False,  # Llama's: its exports keep their own tokenizer, where transformers has one for all of Qwen2
         dtype=cfg.dtype,
         scan_layers=cfg.scan_layers,
     )

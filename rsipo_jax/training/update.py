@@ -18,9 +18,9 @@ from flax import struct
 from rsipo_jax.config import LossConfig
 from rsipo_jax.methods.losses import hybrid_advantages, loss_sums, masked_sum
 from rsipo_jax.methods.method import Credit
-from rsipo_jax.models.head import token_logprobs
 from rsipo_jax.models.lora import join
 from rsipo_jax.models.transformer import PARAM_AXES, ModelConfig, Params, hidden_states
+from rsipo_jax.models.vocabulary import token_logprobs
 from rsipo_jax.parallel.sharding import batch_shards, constrain, constrain_tree, place
 from rsipo_jax.training.packing import MicroBatch, pack
 from rsipo_jax.training.rows import ACTION, CONTEXT, SKILL, Rows

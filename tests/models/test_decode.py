@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from rsipo_jax.models.decode import KVCache, decode, extend, init_cache, sample_token, serving_params
-from rsipo_jax.models.head import logits
 from rsipo_jax.models.transformer import ModelConfig, Params, hidden_states
+from rsipo_jax.models.vocabulary import logits
 from tests.models import reference
 from tests.models.reference import SMALL, make_params
 

@@ -15,7 +15,7 @@ import pytest
 from safetensors.numpy import load_file
 from transformers import AutoConfig, GenerationConfig
 
-from rsipo_jax.models.head import logits
+from rsipo_jax.models.vocabulary import logits
 from rsipo_jax.models.hf_export import save_checkpoint
 from rsipo_jax.models.huggingface import load_params, max_position_embeddings, read_config
 from rsipo_jax.models.lora import add_adapters, merge

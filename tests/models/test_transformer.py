@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsipo_jax.models import attention
-from rsipo_jax.models.head import logits, token_logprobs
 from rsipo_jax.models.transformer import ModelConfig, Params, hidden_states, init_params
+from rsipo_jax.models.vocabulary import logits, token_logprobs
 from tests.models import reference
 from tests.models.reference import SMALL, make_params
 

@@ -32,7 +32,13 @@ from rsipo_jax.training.update import (
 )
 from tests.models import reference
 from tests.models.reference import SMALL, make_params
-from tests.training.trajectories import VOCAB, make_trajectory, trajectories, unmerged
+from tests.training.trajectories import (
+    VOCAB,
+    credit_of,
+    some_trajectories,
+    trajectories,
+    unmerged,
+)
 
 MODEL = replace(SMALL, num_layers=1)
 LENGTH, ETA, TEMPERATURE = 64, 0.3, 0.8
@@ -43,27 +49,6 @@ PLAIN = replace(LOSS, kl=0.0, entropy=0.0, distill=0.0)  # the policy's surrogat
 @cache
 def params() -> Params:
     return make_params(MODEL)
-
-
-def some_trajectories(conversation: bool = True) -> list[Trajectory]:
-    """Five episodes with ragged turns, four of which wrote a skill."""
-    rng = np.random.default_rng(0)
-    return [make_trajectory(rng, turns, turns != 2, conversation) for turns in (3, 1, 2, 4, 1)]
-
-
-def credit_of(rows: Rows) -> tuple[TokenScores, Credit]:
-    """Scores near the policy's own, advantages and trust drawn per episode: the same however turns are split."""
-    rng = np.random.default_rng(1)
-    sampled = rows.kind != CONTEXT
-    n = int(sampled.sum())
-    per_episode = rng.normal(size=(2, 10)).astype(np.float32)[:, rows.token_episode % 10]
-    noise = rng.normal(0, 0.1, (2, n)).astype(np.float32)
-    old, ref, teacher = (np.zeros(len(rows.tokens), np.float32) for _ in range(3))
-    old[sampled] = rows.logprobs[sampled]
-    ref[sampled], teacher[sampled] = rows.logprobs[sampled] + noise
-    advantages = np.where(sampled, per_episode[0], 0).astype(np.float32)
-    trust = np.where(rows.kind == ACTION, np.abs(per_episode[1]).clip(0, 1), 0).astype(np.float32)
-    return TokenScores(old, ref, teacher), Credit(advantages, trust)
 
 
 def gradient(

@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 
 from rsipo_jax.agents.trajectory import Prompt, Trajectory, Turn
 from rsipo_jax.envs.protocol import Task
+from rsipo_jax.methods.method import Credit
+from rsipo_jax.training.rows import ACTION, CONTEXT, Rows
+from rsipo_jax.training.update import TokenScores
 
 VOCAB = 61
 TASK = Task("train/game/trial", "pick_and_place_simple", "train")
@@ -43,6 +46,27 @@ def unmerged(trajectory: Trajectory) -> list[Trajectory]:
     if trajectory.writing:
         alone.append(replace(trajectory, turns=[], writing=trajectory.writing))
     return alone
+
+
+def some_trajectories(conversation: bool = True) -> list[Trajectory]:
+    """Five episodes with ragged turns, four of which wrote a skill."""
+    rng = np.random.default_rng(0)
+    return [make_trajectory(rng, turns, turns != 2, conversation) for turns in (3, 1, 2, 4, 1)]
+
+
+def credit_of(rows: Rows) -> tuple[TokenScores, Credit]:
+    """Scores near the policy's own, advantages and trust drawn per episode: the same however turns are split."""
+    rng = np.random.default_rng(1)
+    sampled = rows.kind != CONTEXT
+    n = int(sampled.sum())
+    per_episode = rng.normal(size=(2, 10)).astype(np.float32)[:, rows.token_episode % 10]
+    noise = rng.normal(0, 0.1, (2, n)).astype(np.float32)
+    old, ref, teacher = (np.zeros(len(rows.tokens), np.float32) for _ in range(3))
+    old[sampled] = rows.logprobs[sampled]
+    ref[sampled], teacher[sampled] = rows.logprobs[sampled] + noise
+    advantages = np.where(sampled, per_episode[0], 0).astype(np.float32)
+    trust = np.where(rows.kind == ACTION, np.abs(per_episode[1]).clip(0, 1), 0).astype(np.float32)
+    return TokenScores(old, ref, teacher), Credit(advantages, trust)
 
 
 @st.composite

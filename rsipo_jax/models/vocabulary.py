@@ -1,15 +1,17 @@
-"""Logits, and the log-probabilities and entropies of tokens without ever holding the logits of a whole row.
+"""The two ends of the network, where arrays have the size of the vocabulary: embeddings, logits, log-probabilities.
 
-The last matrix product of the network makes vocabulary-sized rows, far larger than anything before it. `token_logprobs`
-goes over the tokens in chunks, keeps two numbers of each row, and computes the chunk again in the backward pass, where
-the gradient of the logits has a closed form. On a mesh every device does this for its own rows and its own part of the
-vocabulary; what is exchanged is written out below: the table once in each direction, and a few numbers a token.
+The last matrix product makes vocabulary-sized rows, far larger than anything before it. `token_logprobs` goes over the
+tokens in chunks, keeps two numbers of each row, and computes the chunk again in the backward pass, where the gradient of
+the logits has a closed form. Gradients of the tables are summed in float32 over all tokens of a device. On a mesh every
+device works on its own rows and its own part of the vocabulary; what is exchanged is written out here: a table once in
+each direction, and for each token its embedding and a few numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -17,13 +19,50 @@ import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from rsipo_jax.models.transformer import ModelConfig, Params
 from rsipo_jax.parallel.sharding import DATA, FSDP, TENSOR, axis_sizes, spec
 
-CHUNK = (
-    512  # tokens whose logits a device holds at once: enough to keep a matrix unit busy on the table it reads
-)
+if TYPE_CHECKING:
+    from rsipo_jax.models.transformer import ModelConfig, Params
+
+CHUNK = 512  # tokens whose logits a device holds at once: enough to keep a matrix unit busy on its table
 Array = jax.Array
+
+
+def embed_tokens(params: Params, config: ModelConfig, tokens: Array) -> Array:
+    """Embeddings [B, T, D], in the compute dtype, of tokens int32 [B, T]."""
+    return _embed(params["embed"].astype(config.dtype), tokens)
+
+
+@jax.custom_vjp
+def _embed(table: Array, tokens: Array) -> Array:
+    table_spec, rows, cut = _layout(table, tokens.shape)
+
+    def local(table: Array, tokens: Array) -> Array:
+        own, place = _places(tokens, table.shape[0], cut)
+        return _across(lax.psum, jnp.where(own[..., None], _gather(table, table_spec)[place], 0), cut)
+
+    return _on_mesh(local, (table_spec, rows), PartitionSpec(*rows, None))(table, tokens)
+
+
+def _embed_forward(table: Array, tokens: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _embed(table, tokens), (table, tokens)
+
+
+def _embed_backward(kept: tuple[Array, Array], gradient: Array) -> tuple[Array, None]:
+    table, tokens = kept
+    table_spec, rows, cut = _layout(table, tokens.shape)
+
+    def local(tokens: Array, gradient: Array, like: Array) -> Array:
+        own, place = _places(tokens, like.shape[0], cut)
+        total = jnp.zeros((like.shape[0], gradient.shape[-1]), jnp.float32)
+        total = total.at[place].add(jnp.where(own[..., None], gradient, 0).astype(jnp.float32))
+        return _scatter(total.astype(gradient.dtype), table_spec)
+
+    into = rows, PartitionSpec(*rows, None), table_spec
+    return _on_mesh(local, into, table_spec)(tokens, gradient, table), None
+
+
+_embed.defvjp(_embed_forward, _embed_backward)
 
 
 def output_table(params: Params, config: ModelConfig) -> Array:
@@ -59,12 +98,11 @@ def _logprobs(temperature: float, table: Array, hidden: Array, targets: Array) -
 def _forward(
     temperature: float, table: Array, hidden: Array, targets: Array
 ) -> tuple[tuple[Array, Array], tuple]:
-    table_spec, rows, cut = _layout(table, hidden)
+    table_spec, rows, cut = _layout(table, hidden.shape)
     states = PartitionSpec(*rows, None)
 
     def local(table: Array, hidden: Array, targets: Array) -> tuple[Array, ...]:
         table = _gather(table, table_spec)
-        first = lax.axis_index(TENSOR) * table.shape[0] if cut else 0
 
         def chunk(xs: tuple[Array, Array]) -> tuple[Array, Array, Array]:
             h, target = xs
@@ -73,9 +111,8 @@ def _forward(
             weights = jnp.exp(z - top[:, None])
             total = _across(lax.psum, jnp.sum(weights, axis=-1), cut)
             mean = _across(lax.psum, jnp.sum(weights * z, axis=-1), cut) / total
-            place = target - first
-            own = (place >= 0) & (place < table.shape[0])
-            chosen = jnp.take_along_axis(z, jnp.where(own, place, 0)[:, None], axis=-1)[:, 0]
+            own, place = _places(target, table.shape[0], cut)
+            chosen = jnp.take_along_axis(z, place[:, None], axis=-1)[:, 0]
             chosen = _across(lax.psum, jnp.where(own, chosen, 0.0), cut)
             normaliser = top + jnp.log(total)
             return chosen - normaliser, normaliser - mean, normaliser
@@ -92,7 +129,7 @@ def _forward(
 def _backward(temperature: float, kept: tuple, gradients: tuple[Array, Array]) -> tuple[Array, Array, None]:
     """With p = softmax(z): d logp_y / dz = 1[y] - p and dH / dz = -p (log p + H), both / temperature."""
     table, hidden, targets, normaliser, entropy = kept
-    table_spec, rows, cut = _layout(table, hidden)
+    table_spec, rows, cut = _layout(table, hidden.shape)
     states = PartitionSpec(*rows, None)
 
     def local(
@@ -105,13 +142,13 @@ def _backward(temperature: float, kept: tuple, gradients: tuple[Array, Array]) -
         g_ent: Array,
     ) -> tuple[Array, Array]:
         whole = _gather(table, table_spec)
-        first = lax.axis_index(TENSOR) * whole.shape[0] if cut else 0
         flat, chunks = _in_chunks((hidden, targets, normaliser, entropy, g_logp, g_ent))
 
         def chunk(total: Array, xs: tuple[Array, ...]) -> tuple[Array, Array]:
             h, target, normaliser, entropy, g_logp, g_ent = xs
             log_p = _product(h, whole) / temperature - normaliser[:, None]
-            is_target = jnp.arange(whole.shape[0])[None, :] == (target - first)[:, None]
+            own, place = _places(target, whole.shape[0], cut)
+            is_target = own[:, None] & (jnp.arange(whole.shape[0])[None, :] == place[:, None])
             slope = -g_logp[:, None] - g_ent[:, None] * (log_p + entropy[:, None])
             dz = (jnp.exp(log_p) * slope + jnp.where(is_target, g_logp[:, None], 0.0)) / temperature
             dz = dz.astype(h.dtype)
@@ -134,14 +171,21 @@ def _backward(temperature: float, kept: tuple, gradients: tuple[Array, Array]) -
 _logprobs.defvjp(_forward, _backward)
 
 
-def _layout(table: Array, hidden: Array) -> tuple[PartitionSpec, PartitionSpec, bool]:
-    """How the mesh cuts the table [V, D] and the rows [B, T], and whether it cuts the vocabulary."""
+def _layout(table: Array, shape: Sequence[int]) -> tuple[PartitionSpec, PartitionSpec, bool]:
+    """How the mesh cuts the table [V, D] and rows of that shape [B, T, ...], and whether it cuts the vocabulary."""
     sizes = axis_sizes()
     table_spec = spec(("vocab", "embed"), table.shape, sizes)
-    return table_spec, spec(("batch", None), hidden.shape[:2], sizes), table_spec[0] is not None
+    return table_spec, spec(("batch", None), shape[:2], sizes), table_spec[0] is not None
 
 
-def _on_mesh(local: Callable, into: tuple, out: tuple) -> Callable:
+def _places(tokens: Array, rows: int, cut: bool) -> tuple[Array, Array]:
+    """Whether a token is among this device's `rows` of the vocabulary, and where in them (0 if not)."""
+    place = tokens - lax.axis_index(TENSOR) * rows if cut else tokens
+    own = (place >= 0) & (place < rows)
+    return own, jnp.where(own, place, 0)
+
+
+def _on_mesh(local: Callable, into: Any, out: Any) -> Callable:
     """`local` on every device's part of the arrays."""
     if max(axis_sizes().values(), default=1) == 1:
         return local
