@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import save_file
 
-from rsipo_jax.models.huggingface import FAMILIES, INDEX, OUTPUT_BIAS, TOP_LEVEL, WEIGHTS, in_layer
+from rsipo_jax.models.huggingface import FAMILIES, INDEX, TOP_LEVEL, WEIGHTS, in_layer
 from rsipo_jax.models.lora import merge
 from rsipo_jax.models.transformer import ModelConfig, Params
 
@@ -35,22 +35,18 @@ def save_checkpoint(
     stop_ids: tuple[int, ...],
     pad_id: int,
     also: Callable[[Path], object],  # puts more files beside them: the tokenizer's
-    biases_as_llama: bool = False,  # a Qwen2 written as a Llama with biases, whose outputs' are zero
     file_bytes: int = FILE_BYTES,
 ) -> None:
     """Writes weights, config.json and generation_config.json to `folder`, which is empty or absent until it is complete.
 
-    transformers 5 takes Qwen's tokenizer for a Qwen2, whatever lies beside it: one with another tokenizer must be
-    written with `biases_as_llama`. Adapters are merged into the weights. The current process must be able to address every shard.
+    Adapters are merged into the weights. The current process must be able to address every shard.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     draft.chmod(0o755)  # a folder to hand on, not a private one
     try:
-        family = _family(config, biases_as_llama)
-        tensors = dict(_tensors(merge(params, config), config, family))
-        _save_weights(draft, tensors, dtype, file_bytes)
-        _write_json(draft / "config.json", _config(config, family, dtype, max_length, stop_ids, pad_id))
+        _save_weights(draft, dict(_tensors(merge(params, config), config)), dtype, file_bytes)
+        _write_json(draft / "config.json", _config(config, dtype, max_length, stop_ids, pad_id))
         _write_json(
             draft / "generation_config.json", {"eos_token_id": list(stop_ids), "pad_token_id": pad_id}
         )
@@ -63,12 +59,7 @@ def save_checkpoint(
 Tensor = tuple[jax.Array, int | None]  # a leaf and, where it is a stack, the layer
 
 
-def _family(config: ModelConfig, biases_as_llama: bool) -> str:
-    switches = {"qkv_bias": config.qkv_bias and not biases_as_llama, "qk_norm": config.qk_norm}
-    return next(name for name, wanted in FAMILIES.items() if wanted == switches)
-
-
-def _tensors(params: Params, config: ModelConfig, family: str) -> Iterator[tuple[str, Tensor]]:
+def _tensors(params: Params, config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
     """Every tensor by its name in a checkpoint."""
     for leaf, name in TOP_LEVEL.items():
         if leaf in params:
@@ -76,8 +67,6 @@ def _tensors(params: Params, config: ModelConfig, family: str) -> Iterator[tuple
     for i in range(config.num_layers):
         for leaf, stack in params["layers"].items():
             yield in_layer(i, leaf), (stack, i)
-        if family == "llama" and config.qkv_bias:
-            yield f"model.layers.{i}.{OUTPUT_BIAS}", (jnp.zeros(config.hidden_size), None)
 
 
 def _save_weights(folder: Path, tensors: Mapping[str, Tensor], dtype: str, file_bytes: int) -> None:
@@ -111,10 +100,12 @@ def _fetch(leaf: jax.Array, layer: int | None, dtype: str) -> np.ndarray:
 
 
 def _config(
-    config: ModelConfig, family: str, dtype: str, max_length: int, stop_ids: tuple[int, ...], pad_id: int
+    config: ModelConfig, dtype: str, max_length: int, stop_ids: tuple[int, ...], pad_id: int
 ) -> dict[str, Any]:
     """config.json. The rotary settings have their older spelling, which every version of transformers reads."""
     c = config
+    switches = {"qkv_bias": c.qkv_bias, "qk_norm": c.qk_norm}
+    family = next(name for name, wanted in FAMILIES.items() if wanted == switches)
     scaling = None
     if (rope := c.rope_scaling) is not None:
         scaling = {"rope_type": "llama3", **dataclasses.asdict(rope)}
@@ -129,7 +120,6 @@ def _config(
         "num_key_value_heads": c.num_kv_heads,
         "head_dim": c.head_dim,
         "hidden_act": "silu",
-        "attention_bias": family == "llama" and c.qkv_bias,
         "max_position_embeddings": max_length,
         "rms_norm_eps": c.rms_norm_eps,
         "rope_theta": c.rope_theta,

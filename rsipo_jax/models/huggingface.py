@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from rsipo_jax.models.transformer import PARAM_AXES, Llama3Rope, ModelConfig, Params, init_params
 from rsipo_jax.parallel.sharding import tree_shardings
 
-# What tells the families apart in our network (a Llama may have biases, too).
+# What tells the families apart in our network.
 FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "qwen2": {"qkv_bias": True, "qk_norm": False},
     "qwen3": {"qkv_bias": False, "qk_norm": True},
@@ -31,6 +31,7 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
 # Optional fields that change what transformers computes, with the one value of each that this network computes.
 FIXED: Mapping[str, Any] = {
     "hidden_act": "silu",
+    "attention_bias": False,
     "mlp_bias": False,
     "attention_dropout": 0,
     "is_causal": True,
@@ -63,8 +64,6 @@ IN_LAYER: Mapping[str, str] = {
     "w_up": "mlp.up_proj.weight",
     "w_down": "mlp.down_proj.weight",
 }
-# A Llama with biases has this one too, which this network lacks: one of zeros can do without.
-OUTPUT_BIAS = "self_attn.o_proj.bias"
 ROTARY_TABLE = "rotary_emb.inv_freq"  # old Llama checkpoints store it, though rope_theta already says it
 LLAMA3_ROPE = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 ROWS = 4096  # of two matrices that are compared
@@ -109,7 +108,8 @@ def read_config(folder: Path, dtype: str, scan_layers: bool) -> ModelConfig:
     if family not in tuple(FAMILIES):
         raise _unsupported(path, "model_type", family, " or ".join(FAMILIES))
     for field, value in FIXED.items():
-        if raw.get(field) not in (None, value):
+        ignored = (family, field) == ("qwen2", "attention_bias")  # it has what FAMILIES says
+        if not ignored and raw.get(field) not in (None, value):
             raise _unsupported(path, field, raw[field], json.dumps(value))
 
     num_layers = _size(path, raw, "num_hidden_layers")
@@ -136,8 +136,7 @@ def read_config(folder: Path, dtype: str, scan_layers: bool) -> ModelConfig:
         tie_embeddings=_switch(path, raw, "tie_word_embeddings"),
         dtype=dtype,
         scan_layers=scan_layers,
-        qkv_bias=FAMILIES[family]["qkv_bias"] or _attention_bias(path, raw, family),
-        qk_norm=FAMILIES[family]["qk_norm"],
+        **FAMILIES[family],
     )
 
 
@@ -159,7 +158,6 @@ def load_params(folder: Path, config: ModelConfig, dtype: str = "float32") -> Pa
     tree = jax.eval_shape(partial(init_params, config), jax.random.key(0))
     files = _tensor_files(folder)
     _check_tensors(folder, files, _stored_shapes(tree, config))
-    _check_output_biases(folder, files)
     if config.tie_embeddings:
         _check_shared_head(folder, files, config)
 
@@ -209,13 +207,6 @@ def _sharded(
         # The next part is not read before this one has arrived: a transfer keeps its source.
         shards += jax.block_until_ready([jax.device_put(values, device) for device in devices])
     return jax.make_array_from_single_device_arrays(shape, layout, shards)
-
-
-def _attention_bias(path: Path, raw: Mapping[str, Any], family: str) -> bool:
-    """Whether a Llama has biases on queries, keys and values, as every Qwen2 has, which ignores the field."""
-    if family == "qwen3" and raw.get("attention_bias"):
-        raise _unsupported(path, "attention_bias", raw["attention_bias"], "false")
-    return family == "llama" and _switch(path, raw, "attention_bias")
 
 
 def _check_full_attention(path: Path, raw: Mapping[str, Any], family: str, num_layers: int) -> None:
@@ -335,9 +326,7 @@ def _check_tensors(folder: Path, files: Mapping[str, Path], shapes: Mapping[str,
     """Checks names, shapes and types against `shapes`, before any data is read."""
     allowed = shapes.keys() | {TOP_LEVEL["lm_head"]}  # tied checkpoints may hold the shared matrix twice
     missing = sorted(shapes.keys() - files.keys())
-    left_over = sorted(
-        name for name in files.keys() - allowed if not name.endswith((ROTARY_TABLE, OUTPUT_BIAS))
-    )
+    left_over = sorted(name for name in files.keys() - allowed if not name.endswith(ROTARY_TABLE))
     for problem, names in (("lack", missing), ("hold unexpected", left_over)):
         if names:
             raise CheckpointError(
@@ -364,16 +353,6 @@ def _stored(files: Mapping[str, Path]) -> Iterator[tuple[str, tuple[int, ...], s
             for name in file.keys():  # noqa: SIM118  # it is no mapping
                 found = file.get_slice(name)
                 yield name, tuple(found.get_shape()), found.get_dtype()
-
-
-def _check_output_biases(folder: Path, files: Mapping[str, Path]) -> None:
-    """Refuses biases on the outputs of attention, unless they add nothing."""
-    for name in files:
-        if name.endswith(OUTPUT_BIAS) and _read(files, name, (slice(None),)).any():
-            raise CheckpointError(
-                f"{name} in {folder} is not zero, and such a bias is not supported: "
-                "set config.model.checkpoint to another checkpoint"
-            )
 
 
 def _check_shared_head(folder: Path, files: Mapping[str, Path], config: ModelConfig) -> None:

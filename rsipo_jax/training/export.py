@@ -10,7 +10,6 @@ from rsipo_jax.config import Config
 from rsipo_jax.models.hf_export import save_checkpoint
 from rsipo_jax.models.huggingface import max_position_embeddings, resolve_checkpoint
 from rsipo_jax.reports.console import make_console
-from rsipo_jax.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from rsipo_jax.training import setup
 from rsipo_jax.training.policies import kept_step, load_policy
 from rsipo_jax.validation import ConfigError
@@ -38,13 +37,11 @@ def export(config: Config, workdir: Path, step: int, out: Path, dtype: str) -> N
             stop_ids=tokenizer.stop_ids,
             pad_id=tokenizer.pad_id,
             also=tokenizer.export,
-            biases_as_llama=isinstance(tokenizer, SentencePieceTokenizer),
         )
-    console.print(
-        f"{'step ' + str(step) if step else 'the SFT policy'} of {workdir}, in {dtype}, is in {out}:"
-    )
+    policy = f"step {step}" if step else "the SFT policy"
+    console.print(f"{policy} of {workdir}, in {dtype}, is in {out}:", soft_wrap=True)
     for path in sorted(out.iterdir()):
-        console.print(f"  {path.name:<40} {path.stat().st_size / 1e6:12.3f} MB", soft_wrap=True)
+        console.print(f"  {path.name:<36} {path.stat().st_size:>16,} bytes", soft_wrap=True)
 
 
 def _max_length(config: Config) -> int:

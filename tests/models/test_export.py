@@ -15,11 +15,11 @@ import pytest
 from safetensors.numpy import load_file
 from transformers import AutoConfig, GenerationConfig
 
-from rsipo_jax.models.vocabulary import logits
 from rsipo_jax.models.hf_export import save_checkpoint
 from rsipo_jax.models.huggingface import load_params, max_position_embeddings, read_config
 from rsipo_jax.models.lora import add_adapters, merge
 from rsipo_jax.models.transformer import Llama3Rope, ModelConfig, Params, cast_params, hidden_states
+from rsipo_jax.models.vocabulary import logits
 from tests.models.reference import SMALL, make_params
 
 FAMILIES: Mapping[str, ModelConfig] = {
@@ -29,7 +29,6 @@ FAMILIES: Mapping[str, ModelConfig] = {
     "llama": replace(SMALL, qkv_bias=False, rms_norm_eps=1e-5),
     "llama3": replace(SMALL, qkv_bias=False, rope_theta=5e5, rope_scaling=Llama3Rope(8.0, 1.0, 4.0, 16)),
 }
-ALL = [*FAMILIES, "biases as llama"]
 TARGETS = ("q", "v", "o", "down")
 
 
@@ -52,11 +51,6 @@ def with_adapters(params: Params) -> Params:
     )
 
 
-def of(name: str) -> tuple[ModelConfig, dict[str, Any]]:
-    """A network of ALL, and what `save` needs to write it so."""
-    return FAMILIES.get(name, FAMILIES["qwen2"]), {} if name in FAMILIES else {"biases_as_llama": True}
-
-
 def assert_equal(tree: Params, other: Params) -> None:
     assert jax.tree.structure(tree) == jax.tree.structure(other)
     jax.tree.map(np.testing.assert_array_equal, tree, other)
@@ -64,12 +58,12 @@ def assert_equal(tree: Params, other: Params) -> None:
 
 
 @pytest.mark.parametrize("file_bytes", [10**9, 20_000])
-@pytest.mark.parametrize("family", ALL)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_checkpoint_reads_back_bit_for_bit(tmp_path: Path, family: str, file_bytes: int) -> None:
-    config, so = of(family)
+    config = FAMILIES[family]
     params = make_params(config)
     folder = tmp_path / "new" / "out"
-    save(folder, params, config, file_bytes=file_bytes, **so)
+    save(folder, params, config, file_bytes=file_bytes)
     assert read_config(folder, "float32", config.scan_layers) == config
     assert max_position_embeddings(folder) == 64
     assert_equal(load_params(folder, config), params)
@@ -109,10 +103,10 @@ def test_adapters_are_merged(tmp_path: Path) -> None:
     assert_equal(load_params(tmp_path / "out", config), merge(params, config))
 
 
-@pytest.mark.parametrize("family", ALL)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_transformers_reads_the_configs(tmp_path: Path, family: str) -> None:
-    config, so = of(family)
-    save(tmp_path / "out", make_params(config), config, **so)
+    config = FAMILIES[family]
+    save(tmp_path / "out", make_params(config), config)
     read, generation = (kind.from_pretrained(tmp_path / "out") for kind in (AutoConfig, GenerationConfig))
     kind = next(kind for kind in ("qwen2", "qwen3", "llama") if kind in family)
     assert (read.model_type, read.architectures) == (kind, [f"{kind.capitalize()}ForCausalLM"])
@@ -144,16 +138,16 @@ def test_a_checkpoint_is_complete_or_absent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("adapted", [False, True])
-@pytest.mark.parametrize("family", ALL)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_torch_computes_the_same_logits(tmp_path: Path, family: str, adapted: bool) -> None:
     torch = pytest.importorskip(
         "torch", reason="torch is not installed here; `make goldens` runs this where it is"
     )
     from transformers import AutoModelForCausalLM
 
-    config, so = of(family)
+    config = FAMILIES[family]
     params = with_adapters(make_params(config)) if adapted else make_params(config)
-    save(tmp_path / "out", params, config, file_bytes=20_000, **so)
+    save(tmp_path / "out", params, config, file_bytes=20_000)
     model, report = AutoModelForCausalLM.from_pretrained(
         tmp_path / "out", dtype=torch.float32, output_loading_info=True
     )

@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from rsipo_jax.models.vocabulary import logits
 from rsipo_jax.models.huggingface import load_params, read_config
 from rsipo_jax.models.transformer import ModelConfig, Params, hidden_states, init_params, rope_frequencies
+from rsipo_jax.models.vocabulary import logits
 from rsipo_jax.parallel.sharding import sampling_mesh
 from rsipo_jax.sampling.sampler import Request, Sampler
 from rsipo_jax.text.tokenizer import load_tokenizer

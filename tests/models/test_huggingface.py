@@ -133,9 +133,7 @@ def test_published_configs_are_read(tmp_path: Path) -> None:
         ({"use_sliding_window": True, "max_window_layers": 28}, "num_layers", 28),
         ({"layer_types": ["full_attention"] * 28}, "num_layers", 28),
         ({"per_layer_config": {}}, "num_layers", 28),
-        ({"attention_bias": False}, "qkv_bias", True),
-        ({"model_type": "llama", "sliding_window": None, "attention_bias": True}, "qkv_bias", True),
-        ({"model_type": "llama", "sliding_window": None, "attention_bias": False}, "qkv_bias", False),
+        ({"attention_bias": True}, "qkv_bias", True),
     ],
 )
 def test_harmless_variants_are_read(tmp_path: Path, change: dict[str, Any], field: str, value: Any) -> None:
@@ -186,7 +184,7 @@ def test_fields_left_out_have_transformers_defaults(tmp_path: Path) -> None:
         (QWEN2, {"attention_dropout": 0.1}, "attention_dropout=0.1, but only 0"),
         (QWEN2, {"is_causal": False}, "is_causal=false, but only true"),
         (QWEN2, {"quantization_config": {"bits": 4}}, 'quantization_config={"bits": 4}, but only null'),
-        (SMOLLM2, {"attention_bias": 1}, "attention_bias=1, but only true or false"),
+        (SMOLLM2, {"attention_bias": True}, "attention_bias=true, but only false"),
         (QWEN3, {"attention_bias": True}, "attention_bias=true, but only false"),
         (SMOLLM2, {"mlp_bias": True}, "mlp_bias=true, but only false"),
         (
@@ -258,7 +256,6 @@ def test_an_unreadable_config_is_one_sentence(tmp_path: Path, content: str | Non
 
 Tensors = dict[str, np.ndarray]
 EMBED, HEAD, NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
-OUT = "model.layers.1.self_attn.o_proj.bias"
 
 
 def load_changed(folder: Path, change: Callable[[Tensors], Any]) -> Any:
@@ -295,7 +292,6 @@ def test_a_shared_head_stored_twice_and_rotary_tables_are_accepted(tmp_path: Pat
             f"{EMBED} in FOLDER has the shape (90, 32), but its config.json asks for (96, 32)",
         ),
         (lambda t: t.update({NORM: np.ones(32, np.int8)}), f"{NORM} in FOLDER has the type I8"),
-        (lambda t: t.update({OUT: np.eye(1, 32, dtype=np.float32)[0]}), f"{OUT} in FOLDER is not zero"),
         (lambda t: t.update({HEAD: t[EMBED] + 1}), f"{HEAD} in FOLDER differs from {EMBED}"),
     ],
 )
