@@ -135,7 +135,7 @@ def _flash(
     batch, t, heads, h = q.shape
     even = [(0, 0), (0, t % 2)]  # cuDNN's backward pass takes even lengths only
     q, k, v = (jnp.pad(x, [*even, (0, 0), (0, 0)]) for x in (q, k, v))
-    ids = jnp.pad(segment_ids, even, constant_values=-1)
+    ids = jnp.pad(segment_ids, even)
     same = ids[:, None, :, None] == ids[:, None, None, :]
     out = jax.nn.dot_product_attention(q, k, v, mask=same, is_causal=True, implementation=implementation)
     return out.reshape(batch, -1, heads * h)[:, :t]

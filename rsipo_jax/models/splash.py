@@ -1,8 +1,8 @@
 """Causal attention within the segments of packed rows on TPU: the "splash" kernel of JAX's Pallas operations.
 
 The kernel keeps a block of scores at a time on chip, in float32, and skips the blocks that causality empties. It wants
-lengths in whole blocks of a multiple of 128, so rows are padded by tokens of a segment of their own. One query group
-per key/value head is what its multi-query form computes, so that keys and values are never repeated.
+lengths in whole blocks of a multiple of 128, so rows are filled up at their end, where causality hides it. Its
+multi-query form attends with the query heads of one key/value head, so keys and values are never repeated.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ma
 
 LANES = 128  # of a TPU's vector registers: blocks are multiples of it
 LARGEST_BLOCK = 512  # of queries and of keys
-OUTSIDE = -1  # segment of the tokens that fill the last block
 
 
 def attend(
@@ -38,14 +37,14 @@ def attend(
     block = block_size(t)
     padding = -t % block
 
-    def padded(x: jax.Array, value: int = 0) -> jax.Array:
-        return jnp.pad(x, [(0, 0), (0, padding)] + [(0, 0)] * (x.ndim - 2), constant_values=value)
+    def padded(x: jax.Array) -> jax.Array:
+        return jnp.pad(x, [(0, 0), (0, padding)] + [(0, 0)] * (x.ndim - 2))
 
     # The kernel does not scale the scores.
     q = (q.astype(jnp.float32) * h**-0.5).astype(q.dtype)
     q = padded(q).reshape(batch, -1, kv_heads, heads // kv_heads, h).transpose(0, 2, 3, 1, 4)
     k, v = (padded(x).swapaxes(1, 2) for x in (k, v))
-    ids = padded(segment_ids, OUTSIDE)
+    ids = padded(segment_ids)
     kernel = _kernel(heads // kv_heads, t + padding, block, residuals, interpret)
     one_row = jax.vmap(kernel, in_axes=(0, 0, 0, None))
     out = jax.vmap(one_row)(q, k, v, splash.SegmentIds(ids, ids))  # [B, K, H / K, T + padding, h]
