@@ -15,17 +15,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
-from jax.ad_checkpoint import checkpoint_name
 
-from rsipo_jax.models import splash
+from rsipo_jax.models import blocks, splash
 from rsipo_jax.parallel.sharding import TENSOR, axis_sizes, spec
 from rsipo_jax.validation import ConfigError
 
 # What a policy of `jax.checkpoint` must save by name, so that the backward pass does not attend once more to find it.
 ATTENTION_RESIDUALS = "attention_residuals"
 NEGATIVE = -1e30  # a finite "minus infinity": fully masked rows give a uniform softmax instead of NaN
-QUERY_BLOCK = 128  # queries of one attention block: its scores stay in cache, keys after it are skipped
 CUDNN_LARGEST_HEAD = 128  # channels of a head; more need a Hopper GPU
 
 Kernel = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
@@ -103,28 +100,6 @@ def _cudnn_takes(q: jax.Array) -> bool:
     return q.dtype in (jnp.bfloat16, jnp.float16) and h % 8 == 0 and h <= CUDNN_LARGEST_HEAD
 
 
-def _in_blocks(q: jax.Array, k: jax.Array, v: jax.Array, segment_ids: jax.Array) -> jax.Array:
-    """One row and one block of queries at a time, recomputed in the backward pass.
-
-    No [B, H, T, T] array exists, and half of the scores (keys behind the block) are never computed.
-    """
-    t = q.shape[1]
-
-    @jax.checkpoint
-    def one_row(row: tuple[jax.Array, ...]) -> jax.Array:
-        q, k, v, segments = (a[None] for a in row)
-        k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)
-        blocks = []
-        for start in range(0, t, QUERY_BLOCK):
-            end = min(start + QUERY_BLOCK, t)
-            causal = jnp.arange(end)[None, :] <= jnp.arange(start, end)[:, None]
-            mask = causal & (segments[:, start:end, None] == segments[:, None, :end])
-            blocks.append(attend(q[:, start:end], k[:, :, :end], v[:, :, :end], mask))
-        return jnp.concatenate(blocks, axis=1)[0]
-
-    return checkpoint_name(lax.map(one_row, (q, k, v, segment_ids)), ATTENTION_RESIDUALS)
-
-
 def _flash(
     q: jax.Array, k: jax.Array, v: jax.Array, segment_ids: jax.Array, implementation: Any
 ) -> jax.Array:
@@ -142,7 +117,7 @@ def _flash(
 
 
 KERNELS: Mapping[str, Kernel] = {
-    "xla": _in_blocks,
+    "xla": partial(blocks.attend, residuals=ATTENTION_RESIDUALS),
     "splash": partial(splash.attend, residuals=ATTENTION_RESIDUALS),
     "cudnn": partial(_flash, implementation="cudnn"),
 }

@@ -7,13 +7,14 @@ multi-query form attends with the query heads of one key/value head, so keys and
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+from rsipo_jax.models.blocks import block_size
 
 LANES = 128  # of a TPU's vector registers: blocks are multiples of it
 LARGEST_BLOCK = 512  # of queries and of keys
@@ -34,7 +35,7 @@ def attend(
     """
     batch, t, heads, h = q.shape
     kv_heads = k.shape[2]
-    block = block_size(t)
+    block = block_size(t, LARGEST_BLOCK, LANES)
     padding = -t % block
 
     def padded(x: jax.Array) -> jax.Array:
@@ -49,12 +50,6 @@ def attend(
     one_row = jax.vmap(kernel, in_axes=(0, 0, 0, None))
     out = jax.vmap(one_row)(q, k, v, splash.SegmentIds(ids, ids))  # [B, K, H / K, T + padding, h]
     return out.transpose(0, 3, 1, 2, 4).reshape(batch, t + padding, heads * h)[:, :t]
-
-
-def block_size(length: int) -> int:
-    """The block, at most `LARGEST_BLOCK`, that cuts `length` into the fewest blocks, and of these the smallest."""
-    blocks = math.ceil(length / LARGEST_BLOCK)
-    return math.ceil(length / (blocks * LANES)) * LANES
 
 
 def _kernel(heads: int, length: int, block: int, residuals: str, interpret: bool) -> Callable[..., jax.Array]:

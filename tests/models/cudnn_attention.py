@@ -20,7 +20,9 @@ def attention_and_gradients(
 
 
 rng = np.random.default_rng(0)
-shapes = [(ROWS, LENGTH, n, HEAD_DIM) for n in (HEADS, KV_HEADS, KV_HEADS)] + [(ROWS, LENGTH, HEADS * HEAD_DIM)]
+shapes = [(ROWS, LENGTH, n, HEAD_DIM) for n in (HEADS, KV_HEADS, KV_HEADS)] + [
+    (ROWS, LENGTH, HEADS * HEAD_DIM)
+]
 arrays = [jnp.asarray(rng.normal(size=shape), jnp.bfloat16) for shape in shapes]
 segments = np.repeat([[1, 2, 0]], [150, 100, 51], axis=1).repeat(ROWS, axis=0).astype(np.int32)
 found = attention_and_gradients(*arrays, segments, implementation="cudnn")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache, partial
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rsipo_jax.models import attention, splash
+from rsipo_jax.models import attention, blocks, splash
 from rsipo_jax.models.attention import ATTENTION_RESIDUALS, attend_packed
 from rsipo_jax.models.transformer import ModelConfig, hidden_states, init_params
 from rsipo_jax.parallel.sharding import make_mesh, sharding
@@ -56,7 +57,9 @@ def arrays(heads: int, kv_heads: int, length: int, dtype: str = "float32") -> tu
 def with_gradients(kernel: Callable[..., jax.Array], *shape: int) -> Callable[..., tuple[jax.Array, ...]]:
     """q, k, v, gradient, segments -> output and gradients of q, k, v; rows are cut into several blocks of splash."""
 
-    def run(q: jax.Array, k: jax.Array, v: jax.Array, g: jax.Array, segments: jax.Array) -> tuple[jax.Array, ...]:
+    def run(
+        q: jax.Array, k: jax.Array, v: jax.Array, g: jax.Array, segments: jax.Array
+    ) -> tuple[jax.Array, ...]:
         out, backward = jax.vjp(lambda *x: kernel(*x, segments), q, k, v)
         return out, *backward(g.astype(out.dtype))
 
@@ -66,13 +69,16 @@ def with_gradients(kernel: Callable[..., jax.Array], *shape: int) -> Callable[..
 
 
 @st.composite
-def packed_rows(draw: st.DrawFn, length: int) -> np.ndarray:
-    """Segment ids [2, length]: segments of any lengths one after the other, then padding (segment 0)."""
+def rows_of_segments(draw: st.DrawFn, length: int, packed: bool) -> np.ndarray:
+    """Segment ids [2, length]: stretches of any lengths, then padding (segment 0).
+
+    Packed rows number their segments in ascending order; without that, any stretch may have any id.
+    """
     segments = np.zeros((2, length), np.int32)
     for row in segments:
         ends = sorted(draw(st.lists(st.integers(1, length), max_size=5)))
         for number, (start, end) in enumerate(zip([0, *ends], ends, strict=False), 1):
-            row[start:end] = number
+            row[start:end] = number if packed else draw(st.integers(0, 3))
     return segments
 
 
@@ -84,7 +90,7 @@ def test_every_kernel_is_plain_attention(
     name: str, heads: int, kv_heads: int, length: int, data: st.DataObject
 ) -> None:
     shape = heads, kv_heads, length
-    segments = data.draw(packed_rows(length))
+    segments = data.draw(rows_of_segments(length, packed=data.draw(st.booleans())))
     found = with_gradients(KERNELS[name], *shape)(*arrays(*shape), segments)
     wanted = with_gradients(plain, *shape)(*arrays(*shape), segments)
     for a, b in zip(found, wanted, strict=True):
@@ -100,13 +106,26 @@ def test_bfloat16_comes_back_with_the_accuracy_of_its_inputs(name: str) -> None:
     np.testing.assert_allclose(out.astype(jnp.float32), plain(q, k, v, segments), atol=0.02, rtol=0.02)
 
 
-@given(length=st.integers(1, 10_000))
-def test_blocks_of_splash_are_few_and_pad_little(length: int) -> None:
-    block = splash.block_size(length)
-    blocks = -(-length // block)
-    assert block % splash.LANES == 0 and block <= splash.LARGEST_BLOCK
-    assert blocks == -(-length // splash.LARGEST_BLOCK)
-    assert blocks * (block - splash.LANES) < length
+@given(
+    length=st.integers(1, 10_000),
+    largest_and_multiple=st.sampled_from(
+        [(blocks.LARGEST_BLOCK, blocks.MULTIPLE), (splash.LARGEST_BLOCK, splash.LANES)]
+    ),
+)
+def test_blocks_are_few_and_pad_little(length: int, largest_and_multiple: tuple[int, int]) -> None:
+    largest, multiple = largest_and_multiple
+    block = blocks.block_size(length, largest, multiple)
+    n = math.ceil(length / block)
+    assert block % multiple == 0 and block <= largest
+    assert n == math.ceil(length / largest)
+    assert n * (block - multiple) < length
+
+
+@given(rows=rows_of_segments(96, packed=True))
+def test_blocks_of_keys_before_a_packed_segment_are_skipped(rows: np.ndarray) -> None:
+    for row in rows.reshape(2, 6, 16):
+        shared = [[np.isin(queries, keys).any() for keys in row] for queries in row]
+        np.testing.assert_array_equal(blocks._first_keys(row), np.argmax(shared, axis=1))
 
 
 @pytest.fixture
@@ -180,19 +199,23 @@ def count(jaxpr: jax.extend.core.Jaxpr, primitive: str) -> int:
 
 
 def gradient(config: ModelConfig) -> Callable[..., jax.Array]:
-    return jax.grad(lambda params, ids: hidden_states(params, config, ids, ids, ids).astype(jnp.float32).sum())
+    return jax.grad(
+        lambda params, ids: hidden_states(params, config, ids, ids, ids).astype(jnp.float32).sum()
+    )
 
 
 @pytest.mark.parametrize("scanned", [True, False])
-def test_dots_attends_once_less_than_full(scanned: bool) -> None:
-    def softmaxes(remat: str) -> int:
-        config = replace(SMALL, scan_layers=scanned, remat=remat)
+def test_the_backward_pass_attends_again_where_a_layer_keeps_its_input_only(scanned: bool) -> None:
+    def exponentials(remat: str) -> int:
+        config = replace(SMALL, scan_layers=scanned, remat=remat, attention="xla")
         params = jax.eval_shape(partial(init_params, config), jax.random.key(0))
-        ids = jax.ShapeDtypeStruct((2, attention.QUERY_BLOCK), jnp.int32)
+        ids = jax.ShapeDtypeStruct((2, 8), jnp.int32)
         layers = 1 if scanned else config.num_layers
         return count(jax.make_jaxpr(gradient(config))(params, ids).jaxpr, "exp") // layers
 
-    assert softmaxes("full") == softmaxes("dots") + 1 == 3
+    forward, backward = 2, 1
+    assert exponentials("none") == exponentials("dots") == forward + backward
+    assert exponentials("full") == 2 * forward + backward
 
 
 TPU = pytest.mark.skipif(not importlib.util.find_spec("libtpu"), reason="compiling for a TPU takes libtpu")
@@ -203,7 +226,11 @@ TPU = pytest.mark.skipif(not importlib.util.find_spec("libtpu"), reason="compili
 @pytest.mark.parametrize("mesh_shape", [(1, 1, 1), (2, 1, 2)])
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(14, 2, 128), (6, 2, 64)])
 def test_splash_compiles_for_a_tpu(
-    monkeypatch: pytest.MonkeyPatch, mesh_shape: tuple[int, int, int], heads: int, kv_heads: int, head_dim: int
+    monkeypatch: pytest.MonkeyPatch,
+    mesh_shape: tuple[int, int, int],
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
 ) -> None:
     """Forward and backward, ahead of time: no scores in memory and nothing sent between chips."""
     monkeypatch.setenv("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # another test may compile at the same time

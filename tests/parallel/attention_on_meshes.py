@@ -38,7 +38,9 @@ def program(implementation: str) -> tuple[Callable, Callable]:
 
 def check(mesh_shape: tuple[int, int, int], heads: int, kv_heads: int, implementation: str) -> None:
     rng = np.random.default_rng(heads)
-    q, k, v = (rng.normal(size=(ROWS, LENGTH, n, HEAD_DIM)).astype(np.float32) for n in (heads, kv_heads, kv_heads))
+    q, k, v = (
+        rng.normal(size=(ROWS, LENGTH, n, HEAD_DIM)).astype(np.float32) for n in (heads, kv_heads, kv_heads)
+    )
     g = rng.normal(size=(ROWS, LENGTH, heads * HEAD_DIM)).astype(np.float32)
     segments = np.sort(rng.integers(1, 5, (ROWS, LENGTH)), axis=1).astype(np.int32)
     segments[:, -20:] = 0

@@ -7,6 +7,8 @@ from tests.launch.launching import python
 
 def test_eight_devices_attend_as_one() -> None:
     done = python(
-        "tests/parallel/attention_on_meshes.py", XLA_FLAGS="--xla_force_host_platform_device_count=8", timeout=600
+        "tests/parallel/attention_on_meshes.py",
+        XLA_FLAGS="--xla_force_host_platform_device_count=8",
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
