@@ -71,7 +71,10 @@ def _copies(kv_heads: int, devices: int) -> int:
 
 
 def _kernel(implementation: str, q: jax.Array) -> Kernel:
-    """The implementation of that name; for "auto" the one of JAX's platform, where it can take `q`."""
+    """The implementation of that name; for "auto" that of JAX's platform.
+
+    cuDNN computes in 16 bits only: on a GPU, "auto" sends float32 and unusual heads to "xla".
+    """
     if implementation == "auto":
         if jax.default_backend() == "tpu":
             implementation = "splash"
