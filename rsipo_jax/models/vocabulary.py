@@ -19,6 +19,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
+from rsipo_jax.models.products import product, transposed
 from rsipo_jax.parallel.sharding import DATA, FSDP, TENSOR, axis_sizes, spec
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def output_table(params: Params, config: ModelConfig) -> Array:
 
 def logits(params: Params, config: ModelConfig, hidden: Array) -> Array:
     """Float32 logits [..., V] of hidden states [..., D]."""
-    return _product(hidden, output_table(params, config).astype(hidden.dtype))
+    return product(hidden, output_table(params, config).astype(hidden.dtype), (hidden.ndim - 1, 1))
 
 
 def token_logprobs(
@@ -83,11 +84,6 @@ def token_logprobs(
     hidden [B, T, D], targets int32 [B, T]. No [B, T, V] array exists in either direction.
     """
     return _logprobs(temperature, output_table(params, config).astype(hidden.dtype), hidden, targets)
-
-
-def _product(hidden: Array, table: Array) -> Array:
-    dims = (((hidden.ndim - 1,), (1,)), ((), ()))
-    return lax.dot_general(hidden, table, dims, preferred_element_type=jnp.float32)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -106,7 +102,7 @@ def _forward(
 
         def chunk(xs: tuple[Array, Array]) -> tuple[Array, Array, Array]:
             h, target = xs
-            z = _product(h, table) / temperature
+            z = product(h, table, (1, 1)) / temperature
             top = _across(lax.pmax, jnp.max(z, axis=-1), cut)
             weights = jnp.exp(z - top[:, None])
             total = _across(lax.psum, jnp.sum(weights, axis=-1), cut)
@@ -146,20 +142,17 @@ def _backward(temperature: float, kept: tuple, gradients: tuple[Array, Array]) -
 
         def chunk(total: Array, xs: tuple[Array, ...]) -> tuple[Array, Array]:
             h, target, normaliser, entropy, g_logp, g_ent = xs
-            log_p = _product(h, whole) / temperature - normaliser[:, None]
+            log_p = product(h, whole, (1, 1)) / temperature - normaliser[:, None]
             own, place = _places(target, whole.shape[0], cut)
             is_target = own[:, None] & (jnp.arange(whole.shape[0])[None, :] == place[:, None])
             slope = -g_logp[:, None] - g_ent[:, None] * (log_p + entropy[:, None])
             dz = (jnp.exp(log_p) * slope + jnp.where(is_target, g_logp[:, None], 0.0)) / temperature
             dz = dz.astype(h.dtype)
-            dims = (((0,), (0,)), ((), ()))
-            total += lax.dot_general(dz, h, dims, preferred_element_type=jnp.float32)
-            back = lax.dot_general(dz, whole, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32)
-            return total, back.astype(h.dtype)
+            return total + product(transposed(h), dz, (1, 0)), product(dz, whole, (1, 0)).astype(h.dtype)
 
-        total, back = lax.scan(chunk, jnp.zeros(whole.shape, jnp.float32), chunks)
+        total, back = lax.scan(chunk, jnp.zeros(whole.shape[::-1], jnp.float32), chunks)
         back = back.reshape(-1, back.shape[-1])[:flat].reshape(hidden.shape)
-        return _scatter(total.astype(table.dtype), table_spec), _across(lax.psum, back, cut)
+        return _scatter(total.T.astype(table.dtype), table_spec), _across(lax.psum, back, cut)
 
     into = (table_spec, states, rows, rows, rows, rows, rows)
     d_table, d_hidden = _on_mesh(local, into, (table_spec, states))(
