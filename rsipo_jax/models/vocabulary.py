@@ -1,10 +1,10 @@
 """The two ends of the network, where arrays have the size of the vocabulary: embeddings, logits, log-probabilities.
 
 The last matrix product makes vocabulary-sized rows, far larger than anything before it. `token_logprobs` goes over the
-tokens that it is asked for in chunks, keeps two numbers of each row, and computes the chunk again in the backward pass, where the gradient of
-the logits has a closed form. Gradients of the tables are summed in float32 over all tokens of a device. On a mesh every
-device works on its own rows and its own part of the vocabulary; what is exchanged is written out here: a table once in
-each direction, and for each token its embedding and a few numbers.
+tokens that it is asked for in chunks, keeps two numbers of each row, and computes the chunk again in the backward pass,
+where the gradient of the logits has a closed form. Gradients of the tables are summed in float32 over all tokens of a
+device. On a mesh every device works on its own rows and its own part of the vocabulary; what is exchanged is written out
+here: a table once in each direction, and for each token its embedding and a few numbers.
 """
 
 from __future__ import annotations
