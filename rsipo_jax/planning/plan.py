@@ -1,0 +1,372 @@
+"""A plan: the programs of a config compiled for a slice, what they need of it, and how long a step takes at least."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jax.sharding import Mesh
+
+from rsipo_jax.config import Config
+from rsipo_jax.models.transformer import ModelConfig
+from rsipo_jax.parallel.sharding import make_mesh
+from rsipo_jax.planning import estimate
+from rsipo_jax.planning.chips import GIB, Slice, find_devices
+from rsipo_jax.planning.estimate import Layout
+from rsipo_jax.planning.networks import find_network
+from rsipo_jax.planning.programs import (
+    ACCUMULATE,
+    APPLY,
+    DECODE,
+    PREFILL,
+    SCORE,
+    Compiled,
+    OutOfMemory,
+    Traced,
+    bytes_per_device,
+    cache_of,
+    compile_program,
+    learner_programs,
+    sampler_programs,
+    usual_capacity,
+    usual_chunk,
+)
+from rsipo_jax.planning.roofline import Roofline, roofline
+from rsipo_jax.planning.workload import Workload, step_workload
+from rsipo_jax.training.setup import check_layout
+from rsipo_jax.validation import ConfigError
+
+TRIED = 3  # layouts that a search compiles
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is planned: a config on a slice, with the meshes it makes there."""
+
+    config: Config
+    model: ModelConfig
+    slice_: Slice
+    mesh: Mesh
+    host_mesh: Mesh  # on which a process samples
+    hosts: int
+    work: Workload
+    note: str  # how this differs from what would run, "" if it does not
+
+    @property
+    def slots(self) -> int:
+        """Sequences that a process decodes at once: its share, in equal parts for its devices."""
+        shards = self.host_mesh.size // self.config.mesh.sampling_tensor
+        return math.ceil(self.work.sequences / self.hosts / shards) * shards
+
+    @property
+    def layout(self) -> Layout:
+        shape = self.mesh.shape
+        return Layout(shape["data"], shape["fsdp"], shape["tensor"], self.config.train.microbatch_tokens)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of one chip while a program runs."""
+
+    program: float  # the program's own peak: arguments, results and temporaries
+    held: float  # what else the run keeps there
+    chip: float
+
+    @property
+    def total(self) -> float:
+        return self.program + self.held
+
+    @property
+    def over(self) -> float:
+        """Bytes that are missing; negative when there is room."""
+        return self.total - self.chip
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A program with what it means on the slice."""
+
+    compiled: Compiled
+    mesh: Mesh
+    memory: Memory
+    bounds: Roofline
+    runs: float  # in one RL step; of decoding, turns of its loop
+    useful: float  # FLOPs of one step that real tokens need, over all chips; 0 for the optimizer
+
+
+@dataclass(frozen=True)
+class Plan:
+    setting: Setting
+    programs: tuple[Planned, ...]
+
+    def phase(self, *names: str) -> Phase:
+        """The programs of these names as one phase of a step."""
+        chosen = [p for p in self.programs if p.compiled.name in names]
+        peak = self.setting.slice_.chip.flops * self.setting.slice_.size
+        useful = math.fsum(p.useful for p in chosen)
+        times = [math.fsum(p.runs * t for p in chosen for t in [pick(p.bounds)]) for pick in _BOUNDS]
+        return Phase(*times, *(useful / (t * peak) if t else 0.0 for t in times))
+
+    @property
+    def worst(self) -> Planned:
+        """The program that leaves the least memory."""
+        return max(self.programs, key=lambda p: p.memory.over)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Seconds of one step, and useful FLOPs over what the chips could do in them: if all overlaps, and if nothing does."""
+
+    overlapped: float
+    serial: float
+    best_mfu: float
+    worst_mfu: float
+
+
+_BOUNDS: tuple[Callable[[Roofline], float], ...] = (lambda r: r.overlapped, lambda r: r.serial)
+
+
+def make_setting(config: Config, slice_: Slice) -> Setting:
+    """Meshes and network of a config on a slice. Raises ConfigError when they do not go together."""
+    devices = find_devices(slice_)
+    mesh = make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor, devices)
+    model, note = _with_attention(find_network(config), slice_)
+    check_layout(model, mesh)
+    host = slice_.host()
+    tensor = config.mesh.sampling_tensor
+    if host.size % tensor:
+        raise ConfigError(
+            f"config.mesh.sampling_tensor={tensor} does not divide the {host.size} chips of a process of "
+            f"{slice_.name}: give a divisor"
+        )
+    host_mesh = make_mesh(host.size // tensor, 1, tensor, find_devices(host))
+    return Setting(
+        config, model, slice_, mesh, host_mesh, slice_.size // host.size, step_workload(config), note
+    )
+
+
+def _with_attention(model: ModelConfig, slice_: Slice) -> tuple[ModelConfig, str]:
+    """The network with the attention of the slice's platform, not of this machine's."""
+    kernel = model.attention
+    if slice_.is_tpu:
+        return replace(model, attention="splash" if kernel == "auto" else kernel), ""
+    if kernel == "xla":
+        return model, ""
+    return replace(model, attention="xla"), (
+        "planned with attention='xla': cuDNN's, which a run on these GPUs uses, can only be traced where cuDNN is; "
+        "it takes less memory and time"
+    )
+
+
+def make_plan(setting: Setting, progress: Callable[[str], None] = lambda _: None) -> Plan:
+    """Compiles all programs; `progress` is told the name of each before it begins. Raises OutOfMemory."""
+    learner = learner_programs(setting.config, setting.model, setting.mesh)
+    sampler = sampler_programs(setting.config, setting.model, setting.host_mesh, setting.work, setting.slots)
+    planned = []
+    for traced in (*learner, *sampler):
+        progress(traced.name)
+        planned.append(plan_program(setting, traced))
+    return Plan(setting, tuple(planned))
+
+
+def plan_program(setting: Setting, traced: Traced) -> Planned:
+    """Compiles one program and puts it into its place in a step. Raises OutOfMemory."""
+    compiled = compile_program(traced)
+    host = traced.mesh is setting.host_mesh
+    slice_ = setting.slice_.host() if host else setting.slice_
+    memory = Memory(compiled.peak, held_bytes(setting)[compiled.name], setting.slice_.chip.hbm)
+    return Planned(
+        compiled,
+        traced.mesh,
+        memory,
+        roofline(compiled, slice_, traced.mesh),
+        _runs(setting)[compiled.name](compiled),
+        _useful(setting)[compiled.name],
+    )
+
+
+def held_bytes(setting: Setting) -> Mapping[str, float]:
+    """Bytes that a chip holds beside the arguments of each program."""
+    config, model = setting.config, setting.model
+    cut = setting.mesh.shape["fsdp"] * setting.mesh.shape["tensor"]
+    held = estimate.sizes(model, config)
+    moments, reference = (held.state - held.trained) / cut, held.reference / cut
+    # The sampler's weights and cache stay where they are while the learner works; a cache may grow to the full length.
+    cache = bytes_per_device(
+        cache_of(config, model, setting.host_mesh, setting.slots, config.context.max_length)
+    )
+    sampler = held.serving / config.mesh.sampling_tensor + cache
+    usual = bytes_per_device(
+        cache_of(config, model, setting.host_mesh, setting.slots, usual_capacity(config, setting.work))
+    )
+    learner = (held.state + held.frozen) / cut + reference
+    return {
+        SCORE: moments + reference + sampler,
+        ACCUMULATE: moments + reference + sampler,
+        APPLY: held.frozen / cut + reference + sampler,
+        PREFILL: learner + cache - usual,
+        DECODE: learner + cache - usual,
+    }
+
+
+def _runs(setting: Setting) -> Mapping[str, Callable[[Compiled], float]]:
+    """How often each program runs in one step, on one chip."""
+    config, work = setting.config, setting.work
+    shards, row = setting.layout.shards, work.row_tokens
+
+    def prefills(compiled: Compiled) -> float:
+        filled = min(1.0, work.prompt_tokens / usual_chunk(work))
+        return work.prefill_tokens / setting.hosts / (compiled.tokens * filled)
+
+    return {
+        SCORE: lambda _: estimate.calls(config, work.scored_tokens, row, shards),
+        ACCUMULATE: lambda _: estimate.microbatches(config, work, shards),
+        APPLY: lambda _: estimate.updates(config, work),
+        PREFILL: prefills,
+        DECODE: lambda _: work.decode_steps,
+    }
+
+
+def _useful(setting: Setting) -> Mapping[str, float]:
+    """FLOPs of one step that its real tokens need, without recomputation, over all chips."""
+    model, work = setting.model, setting.work
+
+    def forward(tokens: float, row: float) -> float:
+        return estimate.useful_flops(model, tokens, row)
+
+    return {
+        SCORE: forward(work.scored_tokens, work.row_tokens),
+        ACCUMULATE: 3 * forward(work.trained_tokens, work.row_tokens),
+        APPLY: 0.0,
+        PREFILL: forward(work.prefill_tokens, work.prompt_tokens),
+        DECODE: forward(work.decode_tokens, 2 * work.prompt_tokens),
+    }
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A layout that a search compiled, or tried to."""
+
+    layout: Layout
+    update: Phase | None  # None: it does not fit
+    memory: Memory
+    seconds: float  # of compilation
+
+
+def search(setting: Setting, progress: Callable[[str], None] = lambda _: None) -> list[Candidate]:
+    """The layouts that are best by estimate, compiled, those that fit first and of these the shortest update."""
+    config, model, slice_ = setting.config, setting.model, setting.slice_
+    found = []
+    devices = list(setting.mesh.devices.flat)
+    for layout in estimate.ranked(model, config, slice_, setting.work, _sampler_bytes(setting, config))[
+        :TRIED
+    ]:
+        progress(describe(layout))
+        mesh = make_mesh(layout.data, layout.fsdp, layout.tensor, devices)
+        there = replace(setting, config=layout.applied(config), mesh=mesh)
+        try:
+            traced = [t for t in learner_programs(there.config, model, mesh) if t.name != SCORE]
+            plan = Plan(there, tuple(plan_program(there, t) for t in traced))
+        except OutOfMemory as error:
+            memory = Memory(error.wanted, 0.0, slice_.chip.hbm)
+            found.append(Candidate(layout, None, memory, 0.0))
+            continue
+        worst = plan.worst.memory
+        seconds = math.fsum(p.compiled.seconds for p in plan.programs)
+        update = plan.phase(ACCUMULATE, APPLY) if worst.over <= 0 else None
+        found.append(Candidate(layout, update, worst, seconds))
+    return sorted(found, key=lambda c: (c.update is None, c.update.serial if c.update else 0.0))
+
+
+def describe(layout: Layout) -> str:
+    """As flags of the command line."""
+    return (
+        f"--config.mesh.data={layout.data} --config.mesh.fsdp={layout.fsdp} --config.mesh.tensor={layout.tensor} "
+        f"--config.train.microbatch_tokens={layout.microbatch_tokens}"
+    )
+
+
+def too_large(setting: Setting, program: str, over: float) -> str:
+    """The sentence for a config that does not fit: by how much, and what should by estimate."""
+    first = f"{program} does not fit on {setting.slice_.name}"
+    if over > 0:
+        first += f": it is {over / GIB:.1f} GiB over the {setting.slice_.chip.hbm / GIB:.2f} GiB of a chip"
+    ways = remedies(setting)
+    if not ways:
+        return f"{first}; by estimate no change of mesh, micro-batch, remat or adapters makes it fit: take a larger chip"
+    return f"{first}; by estimate these fit: {'; '.join(ways)}"
+
+
+def remedies(setting: Setting) -> list[str]:
+    """Changes that should make a config fit, each by itself, as flags; the mildest first."""
+    config, model, slice_ = setting.config, setting.model, setting.slice_
+    length, layout = config.context.max_length, setting.layout
+
+    def fits(config: Config, layout: Layout, slice_: Slice = slice_, **network: Any) -> bool:
+        changed = replace(model, **network)
+        sampler = _sampler_bytes(setting, config)
+        return estimate.update_bytes(config, changed, layout) + sampler <= slice_.chip.hbm and (
+            estimate.sizes(changed, config).state / (layout.fsdp * layout.tensor) + sampler <= slice_.chip.hbm
+        )
+
+    def with_tensor(tensor: int) -> Config:
+        return replace(config, mesh=replace(config.mesh, sampling_tensor=tensor))
+
+    def with_lora() -> Config:
+        return replace(config, lora=replace(config.lora, rank=16))
+
+    ways = []
+    if layout.microbatch_tokens > length and fits(config, replace(layout, microbatch_tokens=length)):
+        ways.append(f"--config.train.microbatch_tokens={length}")
+    if model.remat != "full" and fits(config, layout, remat="full"):
+        ways.append("--config.model.remat=full")
+    if config.train.momentum_dtype != "bfloat16":
+        halved = replace(config, train=replace(config.train, momentum_dtype="bfloat16"))
+        if fits(halved, layout):
+            ways.append("--config.train.momentum_dtype=bfloat16")
+    host = slice_.host().size
+    if config.mesh.sampling_tensor < host and fits(with_tensor(host), layout):
+        ways.append(f"--config.mesh.sampling_tensor={host}")
+    others = estimate.ranked(
+        model, with_tensor(host), slice_, setting.work, _sampler_bytes(setting, with_tensor(host))
+    )
+    if others:
+        ways.append(f"{describe(others[0])} --config.mesh.sampling_tensor={host}")
+    if not config.lora.rank and fits(with_lora(), layout):
+        ways.append("--config.lora.rank=16")
+    grown = slice_
+    for _ in range(6):
+        if not slice_.is_tpu:
+            break
+        grown = _doubled(grown)
+        wider = replace(layout, fsdp=layout.fsdp * grown.size // slice_.size)
+        if model.hidden_size % wider.fsdp:
+            break
+        small = replace(wider, microbatch_tokens=length)
+        for candidate in (wider, small):
+            if fits(with_tensor(host), candidate, grown):
+                ways.append(
+                    f"--topology={grown.name} --config.train.microbatch_tokens={candidate.microbatch_tokens} "
+                    f"--config.mesh.sampling_tensor={host}"
+                )
+                return ways
+    return ways
+
+
+def _sampler_bytes(setting: Setting, config: Config) -> float:
+    there = replace(setting, config=config)
+    tensor = config.mesh.sampling_tensor
+    model = setting.model
+    kv = 2 * model.num_layers * model.num_kv_heads * model.head_dim * estimate.WIDTH[model.dtype]
+    cache = kv * config.context.max_length * there.slots / there.host_mesh.size
+    return estimate.sizes(model, config).serving / tensor + cache
+
+
+def _doubled(slice_: Slice) -> Slice:
+    """The slice with its smallest side doubled."""
+    shape = list(slice_.shape)
+    smallest = shape.index(min(shape))
+    shape[smallest] *= 2
+    return Slice(slice_.chip, tuple(sorted(shape)))
