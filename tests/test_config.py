@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,16 @@ from rsipo_jax.agents import actions
 from rsipo_jax.agents.context import REQUEST_TOKENS
 from rsipo_jax.config import Config
 from rsipo_jax.envs.alfworld import versions
+from rsipo_jax.models import lora, transformer
 from rsipo_jax.skills import trust
 from rsipo_jax.validation import (
     CHOICES,
     GAME_VERSIONS,
     METHODS,
     PARSERS,
+    PROJECTIONS,
     RANGES,
+    REMAT,
     SIZES,
     TRUST_FUNCTIONS,
     WINDOW_ONLY,
@@ -50,6 +54,33 @@ def preset_with(preset: str = "tiny", **changes: Any) -> ConfigDict:
             section = section[step]
         section[last] = value
     return config
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"lora__rank": 8, "lora__targets": ("q", "query")},
+            "config.lora.targets=('q', 'query') must name different",
+        ),
+        (
+            {"lora__rank": 8, "lora__targets": ("q", "q")},
+            "config.lora.targets=('q', 'q') must name different",
+        ),
+        ({"lora__rank": 8, "lora__targets": ()}, "config.lora.rank=8 adapts nothing"),
+        ({"lora__alpha": 32.0}, "have no effect when config.lora.rank=0"),
+        ({"lora__rank": 8}, "config.sft.optimizer='muon' is for whole matrices"),
+    ],
+)
+def test_adapters_that_cannot_be_are_one_sentence(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        validated(preset_with(**changes))
+
+
+def test_what_the_settings_name_exists() -> None:
+    assert set(PROJECTIONS) == set(lora.TARGETS)
+    for kept in REMAT:
+        transformer._rematerialised(lambda x: x, transformer.ModelConfig(8, 8, 8, 1, 1, 1, 8, remat=kept))
 
 
 @pytest.mark.parametrize("preset", ALFWORLD["PRESETS"])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import combinations
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsipo_jax.models import attention
+from rsipo_jax.models import attention, vocabulary
 from rsipo_jax.models.transformer import ModelConfig, Params, hidden_states, init_params
-from rsipo_jax.models.vocabulary import logits, token_logprobs
+from rsipo_jax.models.vocabulary import embed_tokens, logits, token_logprobs
 from tests.models import reference
 from tests.models.reference import SMALL, make_params
 
@@ -168,6 +170,76 @@ def test_log_probabilities_and_entropy_at_a_temperature(temperature: float) -> N
     found, entropy = token_logprobs(params, SMALL, jnp.asarray(hidden), jnp.asarray(targets), temperature)
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(entropy, -(p * np.log(p)).sum(axis=-1), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("tokens", [7, 9, 512])
+def test_the_gradient_of_the_head_is_that_of_its_formula(
+    tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks that divide the tokens, leave some over, and hold all of them; both outputs at once."""
+    monkeypatch.setattr(vocabulary, "CHUNK", tokens)
+    rng = np.random.default_rng(tokens)
+    hidden = rng.normal(size=(2, 9, SMALL.hidden_size)).astype(np.float32)
+    targets = rng.integers(0, SMALL.vocab_size, (2, 9)).astype(np.int32)
+    weight = rng.normal(size=(2, 2, 9)).astype(np.float32)
+
+    def plainly(params: Params, hidden: jax.Array) -> tuple[jax.Array, jax.Array]:
+        log_p = jax.nn.log_softmax(hidden @ params["embed"].T / 0.7, axis=-1)
+        chosen = jnp.take_along_axis(log_p, targets[..., None], axis=-1)[..., 0]
+        return chosen, -jnp.sum(jnp.exp(log_p) * log_p, axis=-1)
+
+    def in_chunks(params: Params, hidden: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return token_logprobs(params, SMALL, hidden, targets, 0.7)
+
+    def pulled(head: Callable[..., tuple[jax.Array, jax.Array]]) -> tuple[Any, ...]:
+        out, pull = jax.vjp(head, {"embed": make_params(SMALL)["embed"]}, jnp.asarray(hidden))
+        return out, pull((jnp.asarray(weight[0]), jnp.asarray(weight[1])))
+
+    jax.tree.map(
+        partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), pulled(in_chunks), pulled(plainly)
+    )
+
+
+def test_no_array_has_rows_length_and_vocabulary() -> None:
+    """Neither forward nor backward, with more tokens than a chunk holds."""
+    wide = replace(SMALL, vocab_size=997, scan_layers=True)
+    tokens = np.zeros((4, 300), np.int32)
+
+    def loss(params: Params) -> jax.Array:
+        hidden = hidden_states(params, wide, tokens, tokens, tokens + 1)
+        logprobs, entropy = token_logprobs(params, wide, hidden, jnp.asarray(tokens))
+        return jnp.sum(logprobs) + jnp.sum(entropy)
+
+    program = str(jax.make_jaxpr(jax.grad(loss))(init_params(wide, jax.random.key(0))))
+    sizes = {int(n) for n in re.findall(r"f32\[(?:\d+,)*?(\d+),997\]", program)}
+    assert sizes and max(sizes) <= vocabulary.CHUNK < tokens.size
+    assert not re.search(r"\[\d+,300,997\]", program)
+
+
+def test_embeddings_are_rows_of_the_table_and_their_gradients_add_up() -> None:
+    table = make_params(SMALL)["embed"]
+    tokens = np.asarray([[3, 3, 0], [60, 3, 0]], np.int32)
+    gradient = np.random.default_rng(0).normal(size=(2, 3, SMALL.hidden_size)).astype(np.float32)
+    found, pull = jax.vjp(lambda t: embed_tokens({"embed": t}, SMALL, jnp.asarray(tokens)), table)
+    np.testing.assert_array_equal(found, np.asarray(table)[tokens])
+    wanted = np.zeros_like(table)
+    np.add.at(wanted, tokens, gradient)
+    np.testing.assert_allclose(pull(jnp.asarray(gradient))[0], wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+@pytest.mark.parametrize("remat", ["none", "dots"])
+def test_what_a_layer_keeps_changes_no_gradient(remat: str, scan_layers: bool) -> None:
+    params, (positions, segments) = make_params(SMALL), packed([[15, 20], [31]])
+
+    def gradient(config: ModelConfig) -> Params:
+        def loss(params: Params) -> jax.Array:
+            return jnp.sum(hidden_states(params, config, IDS, positions, segments) ** 2)
+
+        return jax.jit(jax.grad(loss))(params)
+
+    both = [gradient(replace(SMALL, remat=r, scan_layers=scan_layers)) for r in ("full", remat)]
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-3), *both)
 
 
 def test_bfloat16_stays_close_to_float32() -> None:

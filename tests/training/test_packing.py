@@ -69,6 +69,20 @@ def test_rows_fill_bins_first_fit_longest_first() -> None:
     assert [int((b.source >= 0).sum()) for b in batches] == [20, 8]
 
 
+@given(lengths=LENGTHS.filter(len), tokens=st.integers(1, 200), shards=st.integers(1, 8))
+def test_devices_share_micro_batches_evenly_and_change_nothing_else(
+    lengths: list[int], tokens: int, shards: int
+) -> None:
+    starts, rows = offsets(lengths), range(len(lengths))
+    for alone, shared in zip(
+        pack(starts, rows, 20, tokens), pack(starts, rows, 20, tokens, shards), strict=True
+    ):
+        n = len(alone.source)
+        assert 0 <= len(shared.source) - n < shards and len(shared.source) % shards == 0
+        np.testing.assert_array_equal(shared.source[:n], alone.source)
+        assert (shared.source[n:] == -1).all() and not shared.segment_ids[n:].any()
+
+
 def test_a_row_longer_than_a_bin_is_refused_with_the_numbers() -> None:
     with pytest.raises(
         ValueError, match=r"a row of 12 tokens is longer than config\.context\.max_length=10: raise it"

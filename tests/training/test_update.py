@@ -288,6 +288,25 @@ def test_updates_are_those_of_adamw(clip: float) -> None:
     assert int(state.updates) == 4
 
 
+def test_the_first_moment_may_be_kept_in_bfloat16() -> None:
+    grads = {"w": jnp.linspace(-1.0, 1.0, 64)}
+    states = {}
+    for dtype in ("float32", "bfloat16"):
+        optimizer = make_optimizer("adamw", 0.0, 1e6, dtype)
+        state = create_state({"w": jnp.ones(64)}, optimizer)
+        for _ in range(3):
+            state, _ = apply_gradients(state, grads, jnp.float32(1e-2), optimizer)
+        moments = {
+            path[-2].name: a.dtype
+            for path, a in jax.tree_util.tree_flatten_with_path(state.opt_state)[0]
+            if a.ndim
+        }
+        assert moments == {"mu": jnp.dtype(dtype), "nu": jnp.dtype("float32")}
+        states[dtype] = state.params["w"]
+    np.testing.assert_allclose(states["bfloat16"], states["float32"], atol=1e-3)
+    assert np.any(states["bfloat16"] != states["float32"])
+
+
 def test_equal_settings_share_one_optimizer_and_one_program() -> None:
     assert make_optimizer("adamw", 0.1, 1.0) is make_optimizer("adamw", 0.1, 1.0)
     programs = apply_gradients._cache_size()
