@@ -193,7 +193,7 @@ class Module:
                 chain = re.search(r'chain_id="(\d+)"', i.attributes)
                 if chain is None or chain[1] not in seen:
                     seen |= {chain[1]} if chain else set()
-                    yield _collective(i, kind, inside, times, loops)
+                    yield _collective(i, _scattered(i, kind, inside), inside, times, loops)
             elif i.opcode == "while":
                 inner.append(i)
         for loop in inner:
@@ -342,6 +342,13 @@ def _collective(
     dtype = (given or arrays)[0][0]
     group = _group(i, kind)
     return Collective(kind, dtype, max(sizes), group, times, loops, op[1] if op else "")
+
+
+def _scattered(i: Instruction, kind: str, inside: Computation) -> str:
+    """The kind of a collective; TPUs write a reduce-scatter as a fusion of an all-reduce and the slice taken of it."""
+    root = inside.root
+    sliced = root.opcode == "dynamic-slice" and root.operands[:1] == [i.name]
+    return "reduce-scatter" if kind == "all-reduce" and sliced else kind
 
 
 def _group(i: Instruction, kind: str) -> tuple[int, ...]:

@@ -43,10 +43,13 @@ class Roofline:
 
 
 def roofline(compiled: Compiled, slice_: Slice, mesh: Mesh) -> Roofline:
-    """The bounds of a compiled program on the chips of a slice."""
+    """The bounds of a compiled program on the chips of a slice.
+
+    Our count of FLOPs is divided evenly; where the compiler counts more for one chip, it has them all do the same.
+    """
     chip = slice_.chip
     return Roofline(
-        compiled.flops / compiled.devices / chip.flops,
+        max(compiled.flops / compiled.devices, compiled.compiler_flops) / chip.flops,
         compiled.hbm_bytes / chip.bandwidth,
         sum(collective_seconds(c, slice_, mesh) for c in compiled.collectives),
     )
