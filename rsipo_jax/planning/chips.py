@@ -110,15 +110,14 @@ def _hint(name: str) -> str:
             return f"write {chip}:{'x'.join(map(str, FLAT[n]))} for {name}"
     if found := re.fullmatch(r"(v4|v5p|tpu7x|v7x)[-:](\d+)", name):
         chip = "tpu7x" if found[1].endswith("7x") else found[1]
-        chips = int(found[2]) // (
-            1 if chip == "tpu7x" else 2
-        )  # v4 and v5p are named by their cores, two a chip
-        if chips >= 4 and chips & (chips - 1) == 0:
-            return f"write {chip}:{'x'.join(map(str, _cube(chips)))} for {name}, which is {chips} chips"
+        cores = 1 if chip == "tpu7x" else 2  # a chip of v4 and v5p, which are named by them
+        chips = int(found[2]) / cores
+        if chips >= 4 and math.log2(chips).is_integer():
+            return f"write {chip}:{'x'.join(map(str, _cube(chips)))} for {name}, which is {chips:g} chips"
     return f"write CHIP:AxB or CHIP:AxBxC, such as v5e:4x8, v5p:2x2x4 or h100:8; chips are {', '.join(CHIPS)}"
 
 
-def _cube(chips: int) -> tuple[int, int, int]:
+def _cube(chips: float) -> tuple[int, int, int]:
     """The most even 3-dimensional shape of a power of two: 16 is 2x2x4."""
     shape = [1, 1, 1]
     while math.prod(shape) < chips:

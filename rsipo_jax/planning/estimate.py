@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 
 import jax
 import jax.numpy as jnp
 
-from rsipo_jax.config import Config
+from rsipo_jax.config import Config, LoraConfig
 from rsipo_jax.models.lora import split
 from rsipo_jax.models.transformer import ModelConfig
 from rsipo_jax.models.vocabulary import CHUNK
@@ -58,17 +59,23 @@ class Sizes:
     serving: int  # in the compute dtype
 
 
+@cache
+def _counts(model: ModelConfig, lora: LoraConfig) -> tuple[int, int, int]:
+    """Trained parameters, frozen ones, and the bytes of these."""
+    trained, frozen = split(abstract_params(model, lora))
+    return _count(trained), _count(frozen), _bytes(frozen)
+
+
 def sizes(model: ModelConfig, config: Config) -> Sizes:
     """The bytes of a run's parameters."""
-    trained, frozen = split(abstract_params(model, config))
-    count, width = _count(trained), WIDTH[model.dtype]
-    moments = WIDTH[config.train.momentum_dtype] + 4
+    trained, frozen, frozen_bytes = _counts(model, config.lora)
+    width, moments = WIDTH[model.dtype], WIDTH[config.train.momentum_dtype] + 4
     return Sizes(
-        trained=4 * count,
-        frozen=_bytes(frozen),
-        state=(4 + moments) * count,
-        reference=width * count,
-        serving=width * (count + _count(frozen)),
+        trained=4 * trained,
+        frozen=frozen_bytes,
+        state=(4 + moments) * trained,
+        reference=width * trained,
+        serving=width * (trained + frozen),
     )
 
 

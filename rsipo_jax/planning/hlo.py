@@ -232,9 +232,9 @@ class Module:
         shapes = [inside.instructions[name].shape for name in i.operands if name in inside.instructions]
         result = hbm_size(i.shape)
         if i.opcode in ("dynamic-slice", "slice", "gather"):
-            return 2 * result
-        if i.opcode == "dynamic-update-slice":
-            return 2 * hbm_size(shapes[1])
+            return result + min(size(i.shape), hbm_size(shapes[0]))
+        if i.opcode == "dynamic-update-slice":  # written in place
+            return hbm_size(shapes[1]) + min(size(shapes[1]), result)
         if i.opcode == "copy-start":  # its result bundles source and destination
             return result
         called = i.attribute("calls") if i.opcode == "fusion" else ""
@@ -245,7 +245,7 @@ class Module:
         for index, shape in enumerate(shapes):
             total += min(hbm_size(shape), self._read(fused, index, shape))
         if fused.root.opcode == "dynamic-update-slice":  # written in place
-            return total + min(result, hbm_size(fused.instructions[fused.root.operands[1]].shape))
+            return total + min(result, size(fused.instructions[fused.root.operands[1]].shape))
         return total + result
 
     def _read(self, fused: Computation, index: int, shape: str) -> float:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import jax
 
-from rsipo_jax.config import Config
+from rsipo_jax.config import Config, LoraConfig
 from rsipo_jax.models import huggingface
 from rsipo_jax.models.lora import add_adapters
 from rsipo_jax.models.transformer import ModelConfig, Params, cast_params, init_params
@@ -73,16 +73,15 @@ def find_network(config: Config) -> ModelConfig:
     )
 
 
-def abstract_params(model: ModelConfig, config: Config) -> Params:
+def abstract_params(model: ModelConfig, lora: LoraConfig) -> Params:
     """The shapes and types of the parameters a run holds, adapters included."""
-    rank = config.lora.rank
 
     def make() -> Params:
         params = init_params(model, jax.random.key(0))
-        if not rank:
+        if not lora.rank:
             return params
         frozen = cast_params(params, model.dtype)
-        return add_adapters(frozen, rank, config.lora.targets, jax.random.key(0))
+        return add_adapters(frozen, lora.rank, lora.targets, jax.random.key(0))
 
     return jax.eval_shape(make)
 

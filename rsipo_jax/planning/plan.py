@@ -217,7 +217,7 @@ def _runs(setting: Setting) -> Mapping[str, Callable[[Compiled], float]]:
     shards, row = setting.layout.shards, work.row_tokens
 
     def prefills(compiled: Compiled) -> float:
-        filled = min(1.0, work.prompt_tokens / usual_chunk(work))
+        filled = min(1.0, work.new_tokens / usual_chunk(work))
         return work.prefill_tokens / setting.hosts / (compiled.tokens * filled)
 
     return {
@@ -306,7 +306,7 @@ def remedies(setting: Setting) -> list[str]:
 
     def fits(config: Config, layout: Layout, slice_: Slice = slice_, **network: Any) -> bool:
         changed = replace(model, **network)
-        sampler = _sampler_bytes(setting, config)
+        sampler = _sampler_bytes(replace(setting, hosts=slice_.size // slice_.host().size), config)
         return estimate.update_bytes(config, changed, layout) + sampler <= slice_.chip.hbm and (
             estimate.sizes(changed, config).state / (layout.fsdp * layout.tensor) + sampler <= slice_.chip.hbm
         )

@@ -81,7 +81,7 @@ def learner_programs(config: Config, model: ModelConfig, mesh: Mesh) -> list[Tra
     cfg, length = config.train, config.context.max_length
     optimizer = make_optimizer("adamw", cfg.weight_decay, cfg.grad_clip, cfg.momentum_dtype)
     with jax.set_mesh(mesh):
-        params = _laid_out(abstract_params(model, config), mesh)
+        params = _laid_out(abstract_params(model, config.lora), mesh)
         trained, frozen = split(params)
         shape = (max(1, cfg.microbatch_tokens // length) * batch_shards(), length)
 
@@ -122,7 +122,8 @@ def sampler_programs(
     longest = max(config.rollout.max_new_tokens, config.skill.max_new_tokens)
     with jax.set_mesh(mesh):
         params = _laid_out(
-            jax.eval_shape(lambda p: decode.serving_params(p, model), abstract_params(model, config)), mesh
+            jax.eval_shape(lambda p: decode.serving_params(p, model), abstract_params(model, config.lora)),
+            mesh,
         )
         cache = cache_of(config, model, mesh, slots, usual_capacity(config, work))
 
@@ -148,7 +149,7 @@ def sampler_programs(
 
 def usual_chunk(work: Workload) -> int:
     """Positions of a prompt in one call of prefill, padding included."""
-    return next((c for c in CHUNKS if c >= work.prompt_tokens), CHUNKS[-1])
+    return next((c for c in CHUNKS if c >= work.new_tokens), CHUNKS[-1])
 
 
 def usual_capacity(config: Config, work: Workload) -> int:

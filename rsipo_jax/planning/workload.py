@@ -31,6 +31,7 @@ class Workload:
     scored_tokens: float  # over all scoring passes: behaviour and reference policy, and the teacher
     prefill_tokens: float  # prompt tokens that no slot holds yet
     prompt_tokens: int  # of a prompt, held or not
+    new_tokens: int  # of a prompt, not held
     decode_tokens: float  # sampled
     decode_steps: float  # of the decoding loop: a turn takes as many as its longest response
     sequences: int  # that decode at once
@@ -79,7 +80,8 @@ def step_workload(config: Config) -> Workload:
         prefill_tokens=(episodes + replays) * turns * fresh
         + read_skill
         + episodes * bool(writes) * read_to_write,
-        prompt_tokens=fresh + (0 if config.context.kind == "window" else acting_row),
+        prompt_tokens=fresh if config.context.kind == "window" else acting_row // 2,
+        new_tokens=fresh,
         decode_tokens=(episodes + replays) * turns * response + episodes * written,
         decode_steps=waves * turns * min(LONGEST * response, config.rollout.max_new_tokens)
         + bool(writes) * -(-episodes // slots) * min(LONGEST * written, config.skill.max_new_tokens),
