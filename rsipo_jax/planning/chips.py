@@ -19,7 +19,7 @@ from jax.experimental import topologies
 from rsipo_jax.validation import ConfigError
 
 GIB = 2**30
-TPU_PACKAGES = "pip install -r requirements-plan.txt"
+INSTALL = "pip install -r requirements-plan.txt"
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def _tpus(slice_: Slice) -> Sequence[Any]:
     except Exception as error:  # libtpu raises whatever it likes
         if _missing("libtpu"):
             raise ConfigError(
-                f"--topology={slice_.name} needs libtpu, the compiler for TPUs, which runs without one: {TPU_PACKAGES}"
+                f"--topology={slice_.name} needs libtpu, the compiler for TPUs, which runs without one: {INSTALL}"
             ) from error
         raise ConfigError(
             f"--topology={slice_.name} is unknown to libtpu ({str(error).splitlines()[0][:120]}): "
@@ -187,9 +187,13 @@ def _gpus(slice_: Slice) -> Sequence[Any]:
             target_config=target,
         )
     except Exception as error:
+        if _missing("jax_cuda13_plugin"):
+            raise ConfigError(
+                f"--topology={slice_.name} needs the CUDA compiler of jax {jax.__version__}, which runs without a GPU: "
+                f"{INSTALL}"
+            ) from error
         raise ConfigError(
-            f"--topology={slice_.name} needs the CUDA compiler of jax {jax.__version__}, which runs without a GPU: "
-            f"{TPU_PACKAGES}, then pip install --no-deps jax-cuda13-plugin=={jax.__version__} "
-            f"jax-cuda13-pjrt=={jax.__version__}"
+            f"--topology={slice_.name} cannot be planned for, since the CUDA plugin of jax {jax.__version__} refuses its "
+            f"description ({str(error).splitlines()[0][:120]}): install the plugin of this version, {INSTALL}"
         ) from error
     return found.devices
