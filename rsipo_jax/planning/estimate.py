@@ -128,7 +128,8 @@ def update_roofline(
     sent += 2 * (t - 1) / t * 2 * passes * model.num_layers * tokens * model.hidden_size * width
     moved = 3 * width * n / t + 12 * tokens * model.num_layers * model.hidden_size * width
     apply = 2 * sizes(model, config).state / (layout.fsdp * t) / chip.bandwidth * updates(config, work)
-    return Roofline(runs * flops / chip.flops, runs * moved / chip.bandwidth + apply, runs * sent / links)
+    compute, hbm = runs * flops / chip.flops, runs * moved / chip.bandwidth
+    return Roofline(compute, hbm + apply, runs * sent / links, max(compute, hbm) + apply)
 
 
 def attention_flops(model: ModelConfig, tokens: float, row: float) -> float:
@@ -182,7 +183,7 @@ def ranked(model: ModelConfig, config: Config, slice_: Slice, work: Workload, he
     ]
 
     def seconds(layout: Layout) -> float:
-        return update_roofline(layout.applied(config), model, slice_, layout, work).serial
+        return update_roofline(layout.applied(config), model, slice_, layout, work).exposed
 
     return sorted(fitting, key=seconds)
 

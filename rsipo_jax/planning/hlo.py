@@ -92,6 +92,15 @@ class Collective:
 
 
 @dataclass(frozen=True)
+class Operation:
+    """An instruction, with all that is fused into it, on one chip."""
+
+    flops: float  # of matrix products; none of hand-written kernels, whose inside is not seen
+    bytes: float  # read from and written to HBM
+    count: float  # executions in one run of the program
+
+
+@dataclass(frozen=True)
 class Module:
     computations: Mapping[str, Computation]
     entry: str
@@ -100,10 +109,9 @@ class Module:
         """Every collective of one run, with the loops around it multiplied out."""
         return list(self._collect(self.entry, 1.0, (), set()))
 
-    def hbm_bytes(self) -> float:
-        """Bytes read from and written to HBM in one run: operands and results of every instruction that is no part of
-        a fusion, of slices what they take, and nothing of what stays on chip."""
-        return self._traffic(self.entry)
+    def operations(self) -> list[Operation]:
+        """What runs one after the other in one run: every instruction that moves or multiplies anything."""
+        return list(self._operate(self.entry, 1.0))
 
     def trip_count(self, loop: Instruction) -> float | None:
         """How often the body of a while loop runs; None when that depends on data."""
@@ -214,29 +222,37 @@ class Module:
             for other in called:
                 yield from self._instructions(other)
 
-    def _traffic(self, name: str) -> float:
-        computation, total = self.computations[name], 0.0
-        for i in computation.instructions.values():
+    def _operate(self, name: str, times: float) -> Iterator[Operation]:
+        for i in self.computations[name].instructions.values():
             if i.opcode == "while":
                 trips = self.trip_count(i)
-                total += (1.0 if trips is None else trips) * self._traffic(i.attribute("body"))
-            elif i.opcode == "call":
-                total += self._traffic(i.attribute("to_apply"))
-            elif i.opcode == "conditional":
-                total += max(self._traffic(branch) for branch in _branches(i))
+                yield from self._operate(i.attribute("body"), times * (1.0 if trips is None else trips))
+            elif i.opcode in ("call", "async-start"):
+                yield from self._operate(i.attribute("to_apply") or i.attribute("calls"), times)
+            elif i.opcode == "conditional":  # the branch that moves most
+                branches = [list(self._operate(branch, times)) for branch in _branches(i)]
+                yield from max(branches, key=lambda operations: sum(o.bytes for o in operations))
             elif i.opcode not in FREE and not i.opcode.endswith("-done"):
-                total += self._moved(i, computation)
-        return total
+                inside = self.computations[name]
+                products = self._instructions(i.attribute("calls")) if i.opcode == "fusion" else [(i, inside)]
+                flops = sum(_product(x, c) for x, c in products)
+                if (moved := self._moved(i, inside)) or flops:
+                    yield Operation(flops, moved, times)
 
     def _moved(self, i: Instruction, inside: Computation) -> float:
+        """Bytes read from and written to HBM: operands and results that are not on chip, of slices what they take."""
         shapes = [inside.instructions[name].shape for name in i.operands if name in inside.instructions]
         result = hbm_size(i.shape)
         if i.opcode in ("dynamic-slice", "slice", "gather"):
             return result + min(size(i.shape), hbm_size(shapes[0]))
         if i.opcode == "dynamic-update-slice":  # written in place
             return hbm_size(shapes[1]) + min(size(shapes[1]), result)
-        if i.opcode == "copy-start":  # its result bundles source and destination
+        if i.opcode == "copy-start":  # its result bundles destination and source
             return result
+        if i.opcode == "slice-start":  # ((source), destination, flag)
+            dtype, dims, layout = _ARRAY.findall(i.shape)[-2]
+            taken = _array_size(dtype, dims)
+            return taken if ON_CHIP.search(layout) else 2 * taken
         called = i.attribute("calls") if i.opcode == "fusion" else ""
         if not called:
             return result + sum(hbm_size(shape) for shape in shapes)
@@ -300,6 +316,28 @@ def _array_size(dtype: str, dims: str) -> float:
         return 0.0  # a token
     bits = BITS[dtype] if dtype in BITS else int(digits[0]) if (digits := re.search(r"\d+", dtype)) else 0
     return math.prod(int(d.lstrip("<=")) for d in dims.split(",") if d) * bits / 8
+
+
+def _product(i: Instruction, inside: Computation) -> float:
+    """FLOPs of a matrix product; TPUs write theirs as convolutions."""
+    if i.opcode not in ("dot", "convolution"):
+        return 0.0
+    sides = [_dims(inside.instructions[name].shape) for name in i.operands[:2]]
+    if i.opcode == "dot":
+        found = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", i.attributes)
+        contracted = math.prod(sides[0][int(n)] for n in found[1].split(",") if n) if found else 1
+    else:
+        labels = re.search(r"dim_labels=\w+_(\w+)->", i.attributes)
+        contracted = sides[1][labels[1].index("i")] if labels else 1
+        window = re.search(r"window=\{([^}]*)\}", i.attributes)
+        # A window that is padded or dilated pairs each element with one other: that is a batch dimension.
+        if window and not re.search(r"pad|dilate", window[1]):
+            contracted *= math.prod(int(n) for n in re.findall(r"size=([\dx]+)", window[1])[0].split("x"))
+    return 2.0 * math.prod(_dims(i.shape)) * contracted
+
+
+def _dims(shape: str) -> list[int]:
+    return [int(d.lstrip("<=")) for d in _ARRAY.findall(shape)[0][1].split(",") if d]
 
 
 def _constant(i: Instruction) -> float | None:

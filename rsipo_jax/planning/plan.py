@@ -117,15 +117,15 @@ class Plan:
 
 @dataclass(frozen=True)
 class Phase:
-    """Seconds of one step, and useful FLOPs over what the chips could do in them: if all overlaps, and if nothing does."""
+    """Seconds of one step, and useful FLOPs over what the chips could do in them; with all communication hidden, or none."""
 
-    overlapped: float
-    serial: float
+    hidden: float
+    exposed: float
     best_mfu: float
     worst_mfu: float
 
 
-_BOUNDS: tuple[Callable[[Roofline], float], ...] = (lambda r: r.overlapped, lambda r: r.serial)
+_BOUNDS: tuple[Callable[[Roofline], float], ...] = (lambda r: r.hidden, lambda r: r.exposed)
 
 
 def make_setting(config: Config, slice_: Slice) -> Setting:
@@ -236,11 +236,15 @@ def _useful(setting: Setting) -> Mapping[str, float]:
     def forward(tokens: float, row: float) -> float:
         return estimate.useful_flops(model, tokens, row)
 
+    table = (
+        model.vocab_size * model.hidden_size
+    )  # of which prefill multiplies the last token of a prompt only
+
     return {
         SCORE: forward(work.scored_tokens, work.row_tokens),
         ACCUMULATE: 3 * forward(work.trained_tokens, work.row_tokens),
         APPLY: 0.0,
-        PREFILL: forward(work.prefill_tokens, work.prompt_tokens),
+        PREFILL: forward(work.prefill_tokens, work.prompt_tokens) - 2 * table * work.prefill_tokens,
         DECODE: forward(work.decode_tokens, 2 * work.prompt_tokens),
     }
 
@@ -277,7 +281,7 @@ def search(setting: Setting, progress: Callable[[str], None] = lambda _: None) -
         seconds = math.fsum(p.compiled.seconds for p in plan.programs)
         update = plan.phase(ACCUMULATE, APPLY) if worst.over <= 0 else None
         found.append(Candidate(layout, update, worst, seconds))
-    return sorted(found, key=lambda c: (c.update is None, c.update.serial if c.update else 0.0))
+    return sorted(found, key=lambda c: (c.update is None, c.update.exposed if c.update else 0.0))
 
 
 def describe(layout: Layout) -> str:

@@ -63,8 +63,18 @@ class Compiled:
     peak: int
     flops: float  # our count, over all devices
     compiler_flops: float  # its own, with each loop body once
-    hbm_bytes: float  # moved
+    operations: tuple[hlo.Operation, ...]  # of one device, in the order they run
     collectives: tuple[hlo.Collective, ...]
+
+    @property
+    def hbm_bytes(self) -> float:
+        """Moved by one device."""
+        return math.fsum(o.bytes * o.count for o in self.operations)
+
+    @property
+    def seen_flops(self) -> float:
+        """Of one device, as the compiled program has them, without hand-written kernels."""
+        return math.fsum(o.flops * o.count for o in self.operations)
 
 
 @dataclass(frozen=True)
@@ -195,7 +205,7 @@ def compile_program(traced: Traced) -> Compiled:
         peak=getattr(memory, "peak_memory_in_bytes", 0) or held + memory.temp_size_in_bytes,
         flops=traced.flops,
         compiler_flops=float(cost.get("flops", 0.0)),
-        hbm_bytes=module.hbm_bytes(),
+        operations=tuple(module.operations()),
         collectives=tuple(module.collectives()),
     )
 

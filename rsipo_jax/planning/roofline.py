@@ -1,7 +1,8 @@
 """How long a program takes at least: its arithmetic, its memory traffic and its communication, each at full speed.
 
-Two bounds are given. If the three overlap perfectly, a run takes as long as the longest of them, which is the one that
-binds; if nothing overlaps, as long as their sum. Elementwise work, the host and the environments are left out.
+A chip runs one operation after the other and moves data while it multiplies, so an operation takes the longer of its
+two times. Communication runs beside them or does not, which gives two bounds: all of it hidden, or none. What is not in
+them: elementwise work that its memory traffic does not cover, the host, the environments.
 """
 
 from __future__ import annotations
@@ -22,19 +23,22 @@ COMPUTE, HBM, INTERCONNECT = "compute", "HBM", "interconnect"
 
 @dataclass(frozen=True)
 class Roofline:
-    """Seconds of one run of a program."""
+    """Seconds of one run of a program on one chip."""
 
-    compute: float
-    hbm: float
-    interconnect: float
-
-    @property
-    def overlapped(self) -> float:
-        return max(self.compute, self.hbm, self.interconnect)
+    compute: float  # all of its arithmetic
+    hbm: float  # all of its memory traffic
+    interconnect: float  # all of its communication
+    busy: float  # its operations one after the other, each for the longer of its arithmetic and its traffic
 
     @property
-    def serial(self) -> float:
-        return self.compute + self.hbm + self.interconnect
+    def hidden(self) -> float:
+        """With all communication beside the operations."""
+        return max(self.busy, self.interconnect)
+
+    @property
+    def exposed(self) -> float:
+        """With all communication between them."""
+        return self.busy + self.interconnect
 
     @property
     def binds(self) -> str:
@@ -45,13 +49,19 @@ class Roofline:
 def roofline(compiled: Compiled, slice_: Slice, mesh: Mesh) -> Roofline:
     """The bounds of a compiled program on the chips of a slice.
 
-    Our count of FLOPs is divided evenly; where the compiler counts more for one chip, it has them all do the same.
+    Our count of FLOPs is divided evenly; where the compiled program has more for one chip, all do the same work. What
+    it has not is in hand-written kernels, which run by themselves.
     """
     chip = slice_.chip
+    flops = max(compiled.flops / compiled.devices, compiled.seen_flops)
+    busy = math.fsum(
+        o.count * max(o.flops / chip.flops, o.bytes / chip.bandwidth) for o in compiled.operations
+    )
     return Roofline(
-        max(compiled.flops / compiled.devices, compiled.compiler_flops) / chip.flops,
+        flops / chip.flops,
         compiled.hbm_bytes / chip.bandwidth,
         sum(collective_seconds(c, slice_, mesh) for c in compiled.collectives),
+        busy + (flops - compiled.seen_flops) / chip.flops,
     )
 
 
@@ -88,11 +98,3 @@ def bandwidth(axes: Sequence[str], slice_: Slice, mesh: Mesh) -> float:
         ring = extent == whole and extent % chip.wraps == 0
         links += 0 if extent == 1 else 2 if ring else 1
     return chip.link * max(links, 1)
-
-
-def total_seconds(parts: Sequence[tuple[float, Roofline]]) -> tuple[float, float]:
-    """(overlapped, serial) seconds of programs that run one after the other, each (times, bounds)."""
-    return (
-        math.fsum(n * r.overlapped for n, r in parts),
-        math.fsum(n * r.serial for n, r in parts),
-    )

@@ -57,6 +57,10 @@ def loop(step: int) -> str:
     return LOOP.replace("STEP", str(step)).replace("GROUPS", groups)
 
 
+def moved(text: str) -> float:
+    return sum(o.bytes * o.count for o in hlo.parse(text).operations())
+
+
 @pytest.mark.parametrize(("step", "trips"), [(1, 28), (2, 14), (3, 10)])
 def test_a_loop_multiplies_what_is_in_its_body(step: int, trips: int) -> None:
     (found,) = hlo.parse(loop(step)).collectives()
@@ -68,7 +72,7 @@ def test_a_loop_multiplies_what_is_in_its_body(step: int, trips: int) -> None:
 def test_traffic_counts_what_is_in_hbm() -> None:
     # In each turn: the counter, what the slice reads (its result stays on chip), what the gather writes. Once: what the
     # custom call reads and writes.
-    assert hlo.parse(loop(1)).hbm_bytes() == 28 * (12 + 64 + 256) + (256 + 16)
+    assert moved(loop(1)) == 28 * (12 + 64 + 256) + (256 + 16)
 
 
 def test_the_copies_of_one_asynchronous_collective_are_one() -> None:
@@ -139,7 +143,7 @@ ENTRY %main (p: f32[28,100], i: s32[]) -> f32[28,100] {
 }
 """
     read, written, index = 400, 400, 4
-    assert hlo.parse(text).hbm_bytes() == (read + index + written) + (read + index + written)
+    assert moved(text) == (read + index + written) + (read + index + written)
 
 
 @pytest.mark.parametrize(
@@ -170,6 +174,34 @@ def test_sizes_of_shapes(dims: list[int], dtype: str) -> None:
     assert hlo.hbm_size(f"({shape}{{0:T(8)S(1)}}, /*index=1*/f32[])") == 4
 
 
+@pytest.mark.parametrize(
+    ("written", "flops"),
+    [
+        ("f32[6,5] convolution(%a, %b), dim_labels=bf_io->bf", 2 * 6 * 5 * 4),
+        ("f32[6,5] convolution(%a, %c), dim_labels=bf_oi->bf", 2 * 6 * 5 * 4),
+        ("f32[6,5] dot(%a, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}", 2 * 6 * 5 * 4),
+        (
+            "f32[6,5,7] convolution(%a, %d), window={size=6 stride=5 lhs_dilate=6}, dim_labels=0f_0io->0bf",
+            2 * 6 * 5 * 7 * 4,
+        ),
+        ("f32[6,5] add(%a, %b)", 0),
+    ],
+)
+def test_products_count_what_they_contract(written: str, flops: int) -> None:
+    text = f"""\
+HloModule jit_f
+
+ENTRY %main (a: f32[6,4], b: f32[4,5], c: f32[5,4], d: f32[6,4,7]) -> f32[6,5] {{
+  %a = f32[6,4]{{1,0}} parameter(0)
+  %b = f32[4,5]{{1,0}} parameter(1)
+  %c = f32[5,4]{{1,0}} parameter(2)
+  %d = f32[6,4,7]{{2,1,0}} parameter(3)
+  ROOT %out = {written}
+}}
+"""
+    assert sum(o.flops * o.count for o in hlo.parse(text).operations()) == flops
+
+
 def test_text_that_is_no_module_is_refused() -> None:
     with pytest.raises(ValueError, match="no HLO module"):
         hlo.parse("nothing")
@@ -198,6 +230,7 @@ x = jax.ShapeDtypeStruct((8, 16), jnp.float32, sharding=NamedSharding(mesh, P())
 module = hlo.parse(jax.jit(f).lower(w, x).compile().as_text())
 for c in module.collectives():
     print(c.kind, c.dtype, c.bytes, len(c.group), c.count, c.received)
+print("flops", sum(o.flops * o.count for o in module.operations()))
 """
 
 
@@ -210,5 +243,6 @@ def test_a_live_program_on_eight_devices() -> None:
         "all-gather f32 1024.0 4 5.0 768.0",
         "all-reduce f32 512.0 2 5.0 512.0",
         "collective-permute f32 128.0 2 1.0 128.0",
+        f"flops {5 * 2 * 8 * 16 * 16:.1f}",
         "reduce-scatter f32 512.0 4 1.0 384.0",
     ]

@@ -67,8 +67,9 @@ def test_a_collective_takes_what_a_chip_receives() -> None:
 
 
 def test_the_longest_of_the_three_binds() -> None:
-    bounds = Roofline(3.0, 1.0, 2.0)
-    assert (bounds.overlapped, bounds.serial, bounds.binds) == (3.0, 6.0, "compute")
+    bounds = Roofline(3.0, 1.0, 2.0, 3.5)
+    assert (bounds.hidden, bounds.exposed, bounds.binds) == (3.5, 5.5, "compute")
+    assert replace(bounds, interconnect=4.0).hidden == 4.0
 
 
 def test_the_papers_step_has_the_tokens_of_the_survey() -> None:
@@ -112,7 +113,7 @@ def test_the_search_keeps_what_fits_and_puts_the_fastest_first(topology: str, pr
     ranked = estimate.ranked(model, config, slice_, work, held)
     fits = [x for x in every if estimate.update_bytes(x.applied(config), model, x) + held <= slice_.chip.hbm]
     assert set(ranked) == set(fits)
-    seconds = [estimate.update_roofline(x.applied(config), model, slice_, x, work).serial for x in ranked]
+    seconds = [estimate.update_roofline(x.applied(config), model, slice_, x, work).exposed for x in ranked]
     assert seconds == sorted(seconds)
 
 
@@ -173,5 +174,5 @@ def test_a_small_preset_compiles_for_real_tpus(tmp_path: Path) -> None:
     assert plan["programs"].keys() == {"score", "accumulate", "apply_gradients", "prefill", "decode"}
     update = plan["programs"]["accumulate"]
     assert update["flops"] > 3 * plan["programs"]["score"]["flops"] * 0.99
-    assert 0 < plan["step"]["update"]["mfu_serial"] < plan["step"]["update"]["mfu_overlapped"] < 1
+    assert 0 < plan["step"]["update"]["mfu_exposed"] < plan["step"]["update"]["mfu_hidden"] < 1
     assert any(c["axes"] == "fsdp" for c in update["collectives"])
