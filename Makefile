@@ -3,7 +3,7 @@
 # make test-all  the slow tests too, and goldens
 # make plan      what a run needs of machines that are not at hand, e.g. make plan CONFIG=configs/alfworld.py:qwen2.5-7b
 #                TOPOLOGY=v5e:4x8 ARGS=--search; the compilers for them are put into a folder of their own
-# make goldens   computes the golden logits of the Hugging Face import anew, with torch in an environment of its own
+# make goldens   computes the goldens of import and export anew, with torch in an environment of its own
 #
 # PYTHON=/path/to/python  the interpreter to build the environment with (found by itself otherwise: 3.12, then 3.11)
 # PYTHON311=/path/to/python  the Python 3.11 to build torch's environment with (found by itself otherwise)
@@ -42,11 +42,11 @@ test-all: lint
 
 goldens:
 	@if [ -z '$(PYTHON311)' ]; then \
-		echo 'No Python 3.11 is found, which the CPU build of torch needs, so the import was checked against the stored logits only: name one with make PYTHON311=/path/to/python.'; \
+		echo 'No Python 3.11 is found, which the CPU build of torch needs, so the network was checked against the stored goldens only: name one with make PYTHON311=/path/to/python.'; \
 	elif ! $(MAKE) --no-print-directory $(TORCH_VENV)/.installed; then \
-		echo 'The CPU build of torch cannot be installed (see above), so the import was checked against the stored logits only: set PIP_EXTRA_INDEX_URL to the CPU index that pytorch.org names.'; \
+		echo 'The CPU build of torch cannot be installed (see above), so the network was checked against the stored goldens only: set PIP_EXTRA_INDEX_URL to the CPU index that pytorch.org names.'; \
 	else \
-		JAX_PLATFORMS=cpu $(TORCH_VENV)/bin/python -m pytest tests/models/test_huggingface.py; \
+		JAX_PLATFORMS=cpu $(TORCH_VENV)/bin/python -m pytest tests/models/test_goldens.py tests/models/test_export.py; \
 	fi
 
 lint: install-dev

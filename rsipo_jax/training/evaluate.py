@@ -24,12 +24,11 @@ from rsipo_jax.envs.protocol import Task
 from rsipo_jax.evaluation.panels import SPLIT_OF, Panel, build_panel
 from rsipo_jax.evaluation.play import play_panel, play_plans
 from rsipo_jax.evaluation.scores import EpisodeScore, paired_bootstrap, score
-from rsipo_jax.models.lora import join, split
 from rsipo_jax.reports.console import make_console, progress
 from rsipo_jax.reports.records import leaves, read_records
 from rsipo_jax.reports.tables import STAGE_TITLES, panel_line, panel_table
 from rsipo_jax.training import setup
-from rsipo_jax.training.checkpoint import Checkpoints
+from rsipo_jax.training.policies import kept_step, load_policy
 from rsipo_jax.validation import ConfigError
 
 EVALUATIONS = "evaluation.jsonl"
@@ -43,24 +42,13 @@ def evaluate(config: Config, workdir: Path, name: str, step: int) -> None:
     checkpoint.
     """
     console = make_console()
-    if not (workdir / setup.SFT).exists():
-        raise ConfigError(
-            f"{workdir} has no policy yet: let launch/train.py finish its SFT stage there first"
-        )
+    step = kept_step(workdir, step)
     with ExitStack() as stack:
         stack.enter_context(jax.set_mesh(setup.learner_mesh(config)))
-        checkpoints = stack.enter_context(closing(Checkpoints(workdir)))
-        kept = [0, *checkpoints.steps()]
-        step = max(kept) if step < 0 else step
-        if step not in kept:
-            raise ConfigError(f"{workdir} has no checkpoint of step {step}: choose --step from {kept}")
         root = setup.prepare_games(config, workdir)
         panel = _panel(config, root, name, step)
         network = setup.load_network(config, workdir)
-        params = setup.load_sft(workdir, network)
-        if step:
-            trained, frozen = split(params)
-            params = join(checkpoints.restore_params(step, trained), frozen)
+        params = load_policy(workdir, network, step)
         agent = setup.make_agent(config, root, network)
         stack.callback(agent.pool.close)
         agent.sampler.load(params)

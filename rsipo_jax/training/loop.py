@@ -23,6 +23,7 @@ from rsipo_jax.models.lora import join, split
 from rsipo_jax.models.transformer import Params, cast_params
 from rsipo_jax.reports.console import make_console, progress, stage, step_line
 from rsipo_jax.reports.curves import save_curves
+from rsipo_jax.reports.memory import peak_host_memory
 from rsipo_jax.reports.records import read_records
 from rsipo_jax.reports.run_log import RECORDS, RunLog
 from rsipo_jax.reports.tables import panel_line, summary
@@ -58,7 +59,8 @@ def run(config: Config, workdir: Path) -> None:
         size = sum(a.size for a in jax.tree.leaves(network.params))
         console.print(
             f"{len(tasks)} training games, {len(demos)} demonstrations; "
-            f"a network of {size / 1e6:.2f} M parameters, {network.tokenizer.vocab_size} tokens"
+            f"a network of {size / 1e6:.2f} M parameters, {network.tokenizer.vocab_size} tokens, "
+            f"peak host memory {peak_host_memory() / 2**30:.2f} GiB"
         )
         for part in dict.fromkeys(["train", *(SPLIT_OF[panel.name] for panel in panels)]):
             if reasons := left_out(root, part):

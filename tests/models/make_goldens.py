@@ -1,15 +1,26 @@
-"""Makes the golden checkpoints: tiny random transformers models, and the logits torch computes with them.
+"""Makes the goldens: checkpoints, and what torch and transformers compute with them.
 
-    python tests/models/make_goldens.py FOLDER
+    python tests/models/make_goldens.py FOLDER [SMOLLM2]
 
-needs torch and transformers (requirements-parity.txt). FOLDER/<name>/ gets config.json, the weights as transformers
-saves them, and expected.safetensors: `tokens` and `logits` [sum of lengths, vocab] of rows of `lengths`, end to end.
+needs torch and transformers (requirements-parity.txt). FOLDER/<name>/ gets a tiny random checkpoint, as transformers
+saves it, and expected.safetensors:
+
+    tokens, lengths         rows end to end
+    logits                  float32 [sum of lengths, vocab]
+    prompts, prompt_lengths
+    continuations           what greedy decoding adds to each prompt [prompts, NEW]
+
 Weights and tokens come from NumPy's generator, whose stream is the same everywhere.
+
+FOLDER/smollm2/expected.safetensors is about SMOLLM2, the folder that tests/models/real_weights.py writes. It has the rows
+of real texts and, for a vocabulary too large to keep, `logits` of the ids `some` alone, beside `best` (the likeliest id)
+and `logsumexp` of all. A continuation that ends early is padded with -1.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +28,9 @@ import numpy as np
 import torch  # type: ignore[import-not-found]  # it has an environment of its own
 from safetensors.numpy import save_file
 from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
     LlamaConfig,
     LlamaForCausalLM,
     Qwen2Config,
@@ -36,6 +50,19 @@ SIZES: dict[str, Any] = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 64,
 }
+PROMPT_LENGTHS = (1, 4, 9, 14)
+NEW = 24  # tokens of a continuation
+QUESTIONS = (
+    "What is the capital of France?",
+    "You are in a kitchen and have to put a clean mug on the desk. The mug is in the sink. What do you do first?",
+    "Write one sentence about the number 1729.",
+)
+TEXTS = (
+    "You open the drawer 1. The drawer 1 is open. In it, you see a book 3, a cellphone 2, and a pencil 1.\n",
+    "def add(a, b):\n    return a + b\n",
+    "Hello",
+)
+CLEAR = 1e-3  # by how much each of them beats the next best: no rounding may decide
 
 
 def rope(theta: float) -> dict[str, Any]:
@@ -52,12 +79,26 @@ SMOLLM2 = LlamaConfig(
     rope_parameters=rope(1e5),
 )
 
+LLAMA3 = LlamaConfig(
+    **SIZES,
+    tie_word_embeddings=False,
+    rope_parameters={  # of a head's four frequencies one stays as it is, one is blended, two are stretched
+        "rope_type": "llama3",
+        "rope_theta": 100.0,
+        "factor": 4.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
+    },
+)
+
 # Name, model, its seed, the type its weights are stored in, the largest file.
 GOLDENS: tuple[tuple[str, Any, Any, int, torch.dtype, str], ...] = (
     ("qwen2-tied", Qwen2ForCausalLM, QWEN2, 0, torch.float32, "1MB"),
     ("qwen2-untied", Qwen2ForCausalLM, UNTIED, 1, torch.bfloat16, "20KB"),
     ("qwen3", Qwen3ForCausalLM, QWEN3, 2, torch.float32, "1MB"),
     ("llama", LlamaForCausalLM, SMOLLM2, 3, torch.float32, "1MB"),
+    ("llama3", LlamaForCausalLM, LLAMA3, 4, torch.float32, "1MB"),
 )
 
 
@@ -88,16 +129,77 @@ def make(folder: Path) -> None:
         # The values as stored, computed in float32.
         model = kind.from_pretrained(folder / name, dtype=torch.float32, attn_implementation="eager").eval()
         rows = [rng.integers(VOCAB, size=length) for length in LENGTHS]
-        logits = [
-            model(torch.from_numpy(row)[None]).logits[0].numpy() for row in rows
-        ]  # row by row: no padding
+        prompts = [rng.integers(VOCAB, size=length) for length in PROMPT_LENGTHS]
         expected = {
-            "tokens": np.concatenate(rows).astype(np.int32),
-            "lengths": np.asarray(LENGTHS, np.int32),
-            "logits": np.concatenate(logits),
+            **flat("tokens", "lengths", rows),
+            "logits": np.concatenate([logits_of(model, row) for row in rows]),
+            **flat("prompts", "prompt_lengths", prompts),
+            "continuations": np.stack([continuation(model, prompt, stop=None) for prompt in prompts]),
         }
         save_file(expected, folder / name / "expected.safetensors")
 
 
+@torch.no_grad()
+def make_smollm2(folder: Path, checkpoint: Path) -> None:
+    """Writes the golden of SmolLM2-135M-Instruct."""
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32, attn_implementation="eager")
+    prompts = [
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": text}], add_generation_prompt=True, return_dict=False
+        )
+        for text in QUESTIONS
+    ]
+    rows = [np.asarray(ids) for ids in (*prompts, *(tokenizer.encode(text) for text in TEXTS))]
+    logits = np.concatenate([logits_of(model.eval(), row) for row in rows])
+    some = np.arange(0, logits.shape[1], 384)
+    expected = {
+        **flat("tokens", "lengths", rows),
+        "some": some.astype(np.int32),
+        "logits": np.ascontiguousarray(logits[:, some]),
+        "best": logits.argmax(axis=1).astype(np.int32),
+        "logsumexp": np.logaddexp.reduce(logits, axis=1),
+        **flat("prompts", "prompt_lengths", [np.asarray(ids) for ids in prompts]),
+        "continuations": np.stack([continuation(model, ids, tokenizer.eos_token_id) for ids in prompts]),
+    }
+    (folder / "smollm2").mkdir()
+    save_file(expected, folder / "smollm2" / "expected.safetensors")
+
+
+def flat(name: str, lengths: str, rows: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    """Rows end to end under one name, and their lengths under the other."""
+    return {
+        name: np.concatenate(rows).astype(np.int32),
+        lengths: np.asarray([len(row) for row in rows], np.int32),
+    }
+
+
+def logits_of(model: Any, row: Sequence[int]) -> np.ndarray:
+    """Logits [len(row), vocab] of a row by itself, so without padding."""
+    return model(torch.as_tensor(row)[None]).logits[0].numpy()
+
+
+def continuation(model: Any, prompt: Sequence[int], stop: int | None) -> np.ndarray:
+    """The NEW tokens that greedy decoding adds to a prompt, or those up to the stop token, then -1."""
+    made = model.generate(
+        torch.as_tensor(prompt)[None],
+        generation_config=GenerationConfig(
+            max_new_tokens=NEW,
+            do_sample=False,
+            eos_token_id=stop,
+            pad_token_id=0,
+            output_scores=True,
+            return_dict_in_generate=True,
+        ),
+    )
+    for scores in made.scores:
+        best, second = scores[0].topk(2).values
+        assert best - second > CLEAR, f"{best - second}: take another prompt or seed"
+    new = made.sequences[0, len(prompt) :].numpy().astype(np.int32)
+    return np.pad(new, (0, NEW - len(new)), constant_values=-1)
+
+
 if __name__ == "__main__":
     make(Path(sys.argv[1]))
+    if len(sys.argv) > 2:
+        make_smollm2(Path(sys.argv[1]), Path(sys.argv[2]))
