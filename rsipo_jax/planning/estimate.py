@@ -98,10 +98,9 @@ def update_bytes(config: Config, model: ModelConfig, layout: Layout) -> float:
     working = tokens * (6 * width * projections + 8 * width * model.hidden_size)
     layer = (matmul_params(model) - model.vocab_size * model.hidden_size) / model.num_layers
     weights = 2 * width * layer / t
-    # The output table, gathered, with its gradient; the embedding's gradient before it is summed over the chips.
+    # The output table, gathered, with its gradient; later the embedding's gradient, twice, takes no more.
     table = model.vocab_size * model.hidden_size / t
-    tables = (width + 4 + (4 if not config.lora.rank else 0)) * table
-    logits = 3 * 4 * CHUNK * model.vocab_size / t
+    tables, logits = (width + 4) * table, 3 * 4 * CHUNK * model.vocab_size / t
     return fixed + activations + max(working + weights, tables + logits)
 
 
@@ -123,9 +122,9 @@ def update_roofline(
     share = (layout.fsdp - 1) / layout.fsdp
     sent = (gathers + (4 if not config.lora.rank else 0)) * n / t * share
     sent += 2 * 4 * n / (t * layout.fsdp) * (layout.data - 1) / layout.data
-    # A layer sums its output over `tensor` twice a pass.
+    # A layer sums its output over `tensor` twice a pass, in float32 as its products come.
     passes = {"full": 3, "dots": 2, "none": 2}[model.remat]
-    sent += 2 * (t - 1) / t * 2 * passes * model.num_layers * tokens * model.hidden_size * width
+    sent += 2 * (t - 1) / t * 2 * passes * model.num_layers * tokens * model.hidden_size * 4
     moved = 3 * width * n / t + 12 * tokens * model.num_layers * model.hidden_size * width
     apply = 2 * sizes(model, config).state / (layout.fsdp * t) / chip.bandwidth * updates(config, work)
     compute, hbm = runs * flops / chip.flops, runs * moved / chip.bandwidth

@@ -284,14 +284,12 @@ class Module:
 def parse(text: str) -> Module:
     """The computations of an HLO module as `compiled.as_text()` prints it."""
     computations: dict[str, Computation] = {}
-    entry, current = "", None
+    entry, current = "", Computation()
     for line in text.splitlines():
-        if current is None:
-            if header := _HEADER.match(line):
-                current = computations.setdefault(header[2], Computation())
-                entry = header[2] if header[1] else entry
-        elif line.rstrip() == "}":
-            current = None
+        # The bracket that ends a computation is no landmark: attributes of kernels hold lines that begin with one.
+        if header := _HEADER.match(line):
+            current = computations.setdefault(header[2], Computation())
+            entry = header[2] if header[1] else entry
         elif found := _INSTRUCTION.match(line):
             root, name, shape, opcode, rest = found.groups()
             current.instructions[name] = Instruction(name, shape, opcode, rest, bool(root))

@@ -80,18 +80,16 @@ def _memory(plan: Plan) -> Table:
 
 def _compute(plan: Plan) -> Table:
     table = _table(
-        "One run of each program on one chip",
-        "program", "TFLOPs", "compiler's", "HBM GB", "received GB", "compute ms", "HBM ms", "busy ms", "links ms", "binds",
+        "One run of each program on one chip; of decode, one token of each slot",
+        "program", "TFLOPs", "compiler's", "HBM GB", "compute ms", "HBM ms", "busy ms", "links ms", "binds",
     )  # fmt: skip
     for p in plan.programs:
         c, b = p.compiled, p.bounds
-        received = sum(x.received * x.count for x in c.collectives if len(x.group) > 1)
         table.add_row(
-            c.name if c.name != DECODE else "decode (a token)",
+            c.name,
             f"{c.flops / c.devices / 1e12:.3g}",
-            f"{c.compiler_flops / 1e12:.3g}",
+            f"{c.compiler_flops / 1e12:.3g}" if c.compiler_flops else "unknown",
             f"{c.hbm_bytes / 1e9:.3g}",
-            f"{received / 1e9:.3g}",
             *(f"{1e3 * t:.3g}" for t in (b.compute, b.hbm, b.busy, b.interconnect)),
             b.binds,
         )
@@ -130,9 +128,7 @@ def grouped(p: Planned) -> list[dict[str, Any]]:
 
 def where(c: Collective) -> str:
     """In which loops a collective runs."""
-    if not c.loops:
-        return "once"
-    return "in loops of " + " x ".join(f"{trips:g}" for trips in c.loops)
+    return "loops of " + " x ".join(f"{trips:g}" for trips in c.loops) if c.loops else "once"
 
 
 def _times(plan: Plan) -> Table:

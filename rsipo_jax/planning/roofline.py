@@ -18,7 +18,7 @@ from rsipo_jax.planning.chips import Slice
 from rsipo_jax.planning.hlo import Collective
 from rsipo_jax.planning.programs import Compiled
 
-COMPUTE, HBM, INTERCONNECT = "compute", "HBM", "interconnect"
+COMPUTE, HBM, LINKS = "compute", "HBM", "links"
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Roofline:
 
     @property
     def binds(self) -> str:
-        times = {COMPUTE: self.compute, HBM: self.hbm, INTERCONNECT: self.interconnect}
+        times = {COMPUTE: self.compute, HBM: self.hbm, LINKS: self.interconnect}
         return max(times, key=lambda name: times[name])
 
 

@@ -19,7 +19,7 @@ HloModule jit_f, is_scheduled=true
   %a = f32[]{:T(128)} parameter(0)
   %b = f32[]{:T(128)} parameter(1)
   ROOT %sum = f32[]{:T(128)} add(%a, %b)
-}
+}, execution_thread="other"
 
 %condition (c.1: (s32[], bf16[8,16])) -> pred[] {
   %c.1 = (s32[]{:T(128)}, bf16[8,16]{1,0:T(8,128)(2,1)}) parameter(0)
@@ -46,6 +46,7 @@ ENTRY %main (p: bf16[8,16]) -> bf16[8,16] {
   %loop = (s32[]{:T(128)}, bf16[8,16]{1,0:T(8,128)(2,1)}) while(%bundle), condition=%condition, body=%body
   %note = f32[4]{0:T(128)} custom-call(%p), custom_call_target="x", frontend_attributes={text="{
 "inside": 1
+}
 }"}, metadata={op_name="jit(f)/note"}
   ROOT %last = bf16[8,16]{1,0:T(8,128)(2,1)} get-tuple-element(%loop), index=1
 }
