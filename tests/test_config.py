@@ -20,9 +20,10 @@ from rsipo_jax.agents import actions
 from rsipo_jax.agents.context import REQUEST_TOKENS
 from rsipo_jax.config import Config
 from rsipo_jax.envs.alfworld import versions
-from rsipo_jax.models import lora, transformer
+from rsipo_jax.models import attention, lora, transformer
 from rsipo_jax.skills import trust
 from rsipo_jax.validation import (
+    ATTENTION,
     CHOICES,
     GAME_VERSIONS,
     METHODS,
@@ -78,7 +79,7 @@ def test_adapters_that_cannot_be_are_one_sentence(changes: dict[str, Any], said:
 
 
 def test_what_the_settings_name_exists() -> None:
-    assert set(PROJECTIONS) == set(lora.TARGETS)
+    assert set(PROJECTIONS) == set(lora.TARGETS) and attention.ATTENTION == ATTENTION
     for kept in REMAT:
         transformer._rematerialised(lambda x: x, transformer.ModelConfig(8, 8, 8, 1, 1, 1, 8, remat=kept))
 

@@ -1,19 +1,31 @@
 """Causal attention within the segments of packed rows, and attention over a cache.
 
+Packed rows have three implementations: "xla", in blocks, anywhere; "splash", a Pallas kernel, on TPU; "cudnn" on CUDA
+GPUs. "auto" takes the platform's. A program that is compiled ahead of time for another machine names its own.
+
 Invariant: a token attends to the tokens of its own segment at or before it, nothing else. On a mesh every device
 attends for its own rows and heads, without communication.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
 import jax
 import jax.numpy as jnp
-from jax import lax
 
+from rsipo_jax.models import blocks, splash
 from rsipo_jax.parallel.sharding import TENSOR, axis_sizes, spec
+from rsipo_jax.validation import ConfigError
 
+# What a policy of `jax.checkpoint` must save by name, so that the backward pass does not attend once more to find it.
+ATTENTION_RESIDUALS = "attention_residuals"
 NEGATIVE = -1e30  # a finite "minus infinity": fully masked rows give a uniform softmax instead of NaN
-QUERY_BLOCK = 128  # queries of one attention block: its scores stay in cache, keys after it are skipped
+CUDNN_LARGEST_HEAD = 128  # channels of a head; more need a Hopper GPU
+
+Kernel = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
 
 
 def attend(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
@@ -31,8 +43,11 @@ def attend(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Arr
 def attend_packed(
     q: jax.Array, k: jax.Array, v: jax.Array, segment_ids: jax.Array, implementation: str = "auto"
 ) -> jax.Array:
-    """Causal attention within segments. q [B, T, H, h]; k, v [B, T, K, h]; segment_ids [B, T]. Returns [B, T, H * h]."""
-    kernel = _in_blocks
+    """Causal attention within segments. q [B, T, H, h]; k, v [B, T, K, h]; segment_ids [B, T]. Returns [B, T, H * h].
+
+    Raises ConfigError for an implementation that does not exist, or that cannot take these arrays.
+    """
+    kernel = _kernel(implementation, q)
     sizes = axis_sizes()
     if max(sizes.values(), default=1) == 1:
         return kernel(q, k, v, segment_ids)
@@ -55,23 +70,58 @@ def _copies(kv_heads: int, devices: int) -> int:
     return copies
 
 
-def _in_blocks(q: jax.Array, k: jax.Array, v: jax.Array, segment_ids: jax.Array) -> jax.Array:
-    """One row and one block of queries at a time, recomputed in the backward pass.
+def _kernel(implementation: str, q: jax.Array) -> Kernel:
+    """The implementation of that name; for "auto" that of JAX's platform.
 
-    No [B, H, T, T] array exists, and half of the scores (keys behind the block) are never computed.
+    cuDNN computes in 16 bits only: on a GPU, "auto" sends float32 and unusual heads to "xla".
     """
-    t = q.shape[1]
+    if implementation == "auto":
+        if jax.default_backend() == "tpu":
+            implementation = "splash"
+        elif _is_cuda() and _cudnn_takes(q):
+            implementation = "cudnn"
+        else:
+            implementation = "xla"
+    if implementation not in KERNELS:
+        raise ConfigError(
+            f"model.attention={implementation!r} is not one of {', '.join(ATTENTION)}: choose one"
+        )
+    if implementation == "cudnn" and not _cudnn_takes(q):
+        raise ConfigError(
+            f"model.attention='cudnn' computes in 16 bits with heads of 8, 16, ... {CUDNN_LARGEST_HEAD} channels, not in "
+            f"{q.dtype} with heads of {q.shape[-1]}: set model.dtype='bfloat16', or model.attention='xla'"
+        )
+    return KERNELS[implementation]
 
-    @jax.checkpoint
-    def one_row(row: tuple[jax.Array, ...]) -> jax.Array:
-        q, k, v, segments = (a[None] for a in row)
-        k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)
-        blocks = []
-        for start in range(0, t, QUERY_BLOCK):
-            end = min(start + QUERY_BLOCK, t)
-            causal = jnp.arange(end)[None, :] <= jnp.arange(start, end)[:, None]
-            mask = causal & (segments[:, start:end, None] == segments[:, None, :end])
-            blocks.append(attend(q[:, start:end], k[:, :, :end], v[:, :, :end], mask))
-        return jnp.concatenate(blocks, axis=1)[0]
 
-    return lax.map(one_row, (q, k, v, segment_ids))
+def _is_cuda() -> bool:
+    return jax.default_backend() == "gpu" and "cuda" in jax.devices()[0].client.platform_version
+
+
+def _cudnn_takes(q: jax.Array) -> bool:
+    h = q.shape[-1]
+    return q.dtype in (jnp.bfloat16, jnp.float16) and h % 8 == 0 and h <= CUDNN_LARGEST_HEAD
+
+
+def _flash(
+    q: jax.Array, k: jax.Array, v: jax.Array, segment_ids: jax.Array, implementation: Any
+) -> jax.Array:
+    """JAX's attention; as "cudnn" a fused kernel that holds no scores but takes the segments as a bias [B, 1, T, T].
+
+    That bias is two bytes a pair of tokens, 32 MiB for a row of 4,096, shared by the heads.
+    """
+    batch, t, heads, h = q.shape
+    even = [(0, 0), (0, t % 2)]  # cuDNN's backward pass takes even lengths only
+    q, k, v = (jnp.pad(x, [*even, (0, 0), (0, 0)]) for x in (q, k, v))
+    ids = jnp.pad(segment_ids, even)
+    same = ids[:, None, :, None] == ids[:, None, None, :]
+    out = jax.nn.dot_product_attention(q, k, v, mask=same, is_causal=True, implementation=implementation)
+    return out.reshape(batch, -1, heads * h)[:, :t]
+
+
+KERNELS: Mapping[str, Kernel] = {
+    "xla": partial(blocks.attend, residuals=ATTENTION_RESIDUALS),
+    "splash": partial(splash.attend, residuals=ATTENTION_RESIDUALS),
+    "cudnn": partial(_flash, implementation="cudnn"),
+}
+ATTENTION = ("auto", *KERNELS)

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rsipo_jax.models.attention import attend_packed
+from rsipo_jax.models.attention import ATTENTION_RESIDUALS, attend_packed
 from rsipo_jax.models.vocabulary import embed_tokens
 from rsipo_jax.parallel.sharding import Names, constrain, gather
 
@@ -227,11 +227,15 @@ def hidden_states(
 def _rematerialised(block: Callable, config: ModelConfig) -> Callable:
     """`block`, of whose forward pass the backward pass finds less in memory, and computes the rest again.
 
-    "none" keeps everything, "dots" the results of the projections, "full" the layer's input only.
+    "none" keeps everything, "dots" the results of the projections and of attention, "full" the layer's input only.
     """
     if config.remat == "none":
         return block
-    policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if config.remat == "dots" else None
+    policies = jax.checkpoint_policies
+    dots = policies.save_from_both_policies(
+        policies.dots_with_no_batch_dims_saveable, policies.save_only_these_names(ATTENTION_RESIDUALS)
+    )
+    policy = dots if config.remat == "dots" else None
     # A scan keeps the two passes apart by itself; unrolled, the compiler would merge them again.
     return jax.checkpoint(block, policy=policy, prevent_cse=not config.scan_layers)
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsipo_jax.models import attention, vocabulary
+from rsipo_jax.models import blocks, vocabulary
 from rsipo_jax.models.transformer import ModelConfig, Params, hidden_states, init_params
 from rsipo_jax.models.vocabulary import embed_tokens, logits, token_logprobs
 from tests.models import reference
@@ -122,34 +122,10 @@ def test_scanned_layers_are_the_unrolled_ones_and_so_are_their_gradients() -> No
     jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-3, atol=2e-3), *both)
 
 
-def test_blocks_of_queries_are_full_attention(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(0)
-    q = rng.normal(size=(2, LENGTH, 4, 8)).astype(np.float32)
-    k, v = rng.normal(size=(2, 2, LENGTH, 2, 8)).astype(np.float32)
-    _, segments = packed([[3, 30], [17, 5, 18]])
-    monkeypatch.setattr(attention, "QUERY_BLOCK", 9)
-
-    def with_full_mask(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-        mask = np.tril(np.ones((LENGTH, LENGTH), bool)) & (segments[:, :, None] == segments[:, None, :])
-        return attention.attend(q, k.swapaxes(1, 2), v.swapaxes(1, 2), jnp.asarray(mask))
-
-    def in_blocks(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-        return attention.attend_packed(q, k, v, jnp.asarray(segments))
-
-    weight = rng.normal(size=(2, LENGTH, 32)).astype(np.float32)
-
-    def with_gradients(attending: Callable[..., jax.Array]) -> tuple[jax.Array, ...]:
-        out, pull = jax.vjp(attending, q, k, v)
-        return (out, *pull(jnp.asarray(weight)))
-
-    found, wanted = (jax.jit(partial(with_gradients, a))() for a in (in_blocks, with_full_mask))
-    jax.tree.map(partial(np.testing.assert_allclose, atol=2e-5), found, wanted)
-
-
 def test_a_long_row_uses_several_blocks_of_the_real_size() -> None:
-    length = 2 * attention.QUERY_BLOCK + 5
+    length = 2 * blocks.LARGEST_BLOCK + 5
     ids = np.random.default_rng(3).integers(0, SMALL.vocab_size, (1, length)).astype(np.int32)
-    params, cut = make_params(SMALL), attention.QUERY_BLOCK - 20
+    params, cut = make_params(SMALL), blocks.LARGEST_BLOCK - 20
     found = np.asarray(forward(SMALL)(params, ids, *packed([[cut, length - cut]], length)))[0]
     np.testing.assert_allclose(
         found[:cut], reference.logits(params, SMALL, ids[0, :cut]), atol=2e-4, rtol=1e-4

@@ -27,6 +27,7 @@ from rsipo_jax.training.update import (
     apply_gradients,
     count_kinds,
     make_batch,
+    no_gradients,
     rl_loss,
     score,
 )
@@ -305,6 +306,19 @@ def test_the_first_moment_may_be_kept_in_bfloat16() -> None:
         states[dtype] = state.params["w"]
     np.testing.assert_allclose(states["bfloat16"], states["float32"], atol=1e-3)
     assert np.any(states["bfloat16"] != states["float32"])
+
+
+def test_state_and_gradients_give_their_memory_to_what_replaces_them() -> None:
+    rows, scores, credit = usual()
+    (micro,) = pack(rows.starts, range(len(rows)), LENGTH, 10**4)
+    optimizer = make_optimizer("adamw", 0.1, 1.0)
+    state, zeros = create_state(params(), optimizer), no_gradients(params())
+    batch, totals = make_batch(micro, rows, scores, credit), count_kinds(rows, np.arange(len(rows)))
+    grads, _ = accumulate(state.params, {}, MODEL, batch, totals, LOSS, ETA, TEMPERATURE, zeros)
+    assert all(a.is_deleted() for a in jax.tree.leaves(zeros))
+    apply_gradients(state, grads, jnp.float32(1e-3), optimizer)
+    assert all(a.is_deleted() for a in jax.tree.leaves((state.params, state.opt_state)))
+    assert not any(a.is_deleted() for a in jax.tree.leaves(params()))  # the state was a copy
 
 
 def test_equal_settings_share_one_optimizer_and_one_program() -> None:
