@@ -132,7 +132,7 @@ def make_setting(config: Config, slice_: Slice) -> Setting:
     """Meshes and network of a config on a slice. Raises ConfigError when they do not go together."""
     devices = find_devices(slice_)
     mesh = make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor, devices)
-    model, note = _with_attention(find_network(config), slice_)
+    model, note = with_attention(find_network(config), slice_)
     check_layout(model, mesh)
     host = slice_.host()
     tensor = config.mesh.sampling_tensor
@@ -147,12 +147,16 @@ def make_setting(config: Config, slice_: Slice) -> Setting:
     )
 
 
-def _with_attention(model: ModelConfig, slice_: Slice) -> tuple[ModelConfig, str]:
-    """The network with the attention of the slice's platform, not of this machine's."""
-    kernel = model.attention
+def with_attention(model: ModelConfig, slice_: Slice) -> tuple[ModelConfig, str]:
+    """The network with the attention of the slice's platform, not of this machine's. Raises ConfigError."""
+    own = "splash" if slice_.is_tpu else "cudnn"
+    if model.attention not in ("auto", "xla", own):
+        raise ConfigError(
+            f"config.model.attention={model.attention!r} does not run on {slice_.chip.title}: set it to 'auto'"
+        )
     if slice_.is_tpu:
-        return replace(model, attention="splash" if kernel == "auto" else kernel), ""
-    if kernel == "xla":
+        return replace(model, attention=own if model.attention == "auto" else model.attention), ""
+    if model.attention == "xla":
         return model, ""
     return replace(model, attention="xla"), (
         "planned with attention='xla': cuDNN's, which a run on these GPUs uses, can only be traced where cuDNN is; "

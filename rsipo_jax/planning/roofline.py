@@ -66,10 +66,16 @@ def roofline(compiled: Compiled, slice_: Slice, mesh: Mesh) -> Roofline:
 
 
 def collective_seconds(c: Collective, slice_: Slice, mesh: Mesh) -> float:
-    """Seconds of a collective: what a chip has to receive over the links that lead to it from the others."""
+    """Seconds of a collective: what a chip has to receive over the links that lead to it from the others.
+
+    `collective-permute`s go around a ring, half of them in each direction: over two links however many there are.
+    """
     if len(c.group) < 2 or not c.count:
         return 0.0
-    return c.count * c.received / bandwidth(mesh_axes(c, mesh), slice_, mesh)
+    speed = bandwidth(mesh_axes(c, mesh), slice_, mesh)
+    if c.kind == "collective-permute" and slice_.is_tpu:
+        speed = min(speed, 2 * slice_.chip.link)
+    return c.count * c.received / speed
 
 
 def mesh_axes(c: Collective, mesh: Mesh) -> tuple[str, ...]:

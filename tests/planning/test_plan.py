@@ -19,7 +19,7 @@ from rsipo_jax.planning.chips import parse_slice
 from rsipo_jax.planning.estimate import Layout
 from rsipo_jax.planning.hlo import Collective
 from rsipo_jax.planning.networks import find_network
-from rsipo_jax.planning.plan import Memory, Setting, remedies, too_large
+from rsipo_jax.planning.plan import Memory, Setting, remedies, too_large, with_attention
 from rsipo_jax.planning.roofline import Roofline, bandwidth, collective_seconds, mesh_axes
 from rsipo_jax.planning.workload import step_workload
 from rsipo_jax.validation import ConfigError
@@ -62,6 +62,8 @@ def test_a_collective_takes_what_a_chip_receives() -> None:
     gather = Collective("all-gather", "bf16", 32e9, tuple(range(32)), 2.0, ())
     assert mesh_axes(gather, mesh) == ("fsdp",)
     assert collective_seconds(gather, v5e, mesh) == pytest.approx(2 * 31e9 / 9e10)
+    passed = Collective("collective-permute", "bf16", 1e9, (0, 1), 8.0, (28, 8))
+    assert collective_seconds(passed, v5e, mesh) == pytest.approx(8e9 / 9e10)
     alone = replace(gather, group=(0,))
     assert collective_seconds(alone, v5e, mesh) == 0.0
 
@@ -151,6 +153,28 @@ def test_what_does_not_fit_says_by_how_much_and_what_would() -> None:
     larger = [way for way in remedies(setting_on("v5e:2x2")) if way.startswith("--topology")]
     slice_ = parse_slice(larger[0].split("=")[1].split()[0])
     assert slice_.size > 4
+
+
+@pytest.mark.parametrize(
+    ("topology", "asked", "planned"),
+    [
+        ("v5e:2x2", "auto", "splash"),
+        ("v5e:2x2", "xla", "xla"),
+        ("h200:8", "auto", "xla"),
+        ("h200:8", "cudnn", "xla"),
+    ],
+)
+def test_attention_is_that_of_the_chips(topology: str, asked: str, planned: str) -> None:
+    model = replace(find_network(SEVEN_B), attention=asked)
+    found, note = with_attention(model, parse_slice(topology))
+    assert found.attention == planned
+    assert ("cuDNN" in note) == (topology == "h200:8" and asked != "xla")
+
+
+def test_attention_of_other_chips_is_refused() -> None:
+    model = replace(find_network(SEVEN_B), attention="cudnn")
+    with pytest.raises(ConfigError, match="does not run on TPU v5e"):
+        with_attention(model, parse_slice("v5e:2x2"))
 
 
 def test_memory_that_is_short_is_positive() -> None:
