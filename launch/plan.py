@@ -18,6 +18,7 @@ from absl import flags
 from flags import errors_as_sentences, no_more, parse, settings
 
 from rsipo_jax.planning import plan as planning
+from rsipo_jax.planning import search as searching
 from rsipo_jax.planning.chips import parse_slice
 from rsipo_jax.planning.programs import OutOfMemory
 from rsipo_jax.planning.report import candidates, record, record_candidates, report
@@ -46,15 +47,16 @@ def main() -> None:
     try:
         plan = planning.make_plan(setting, lambda name: console.print(f"compiling {name} ...", style="dim"))
     except OutOfMemory as error:
-        over = max(0.0, error.wanted - slice_.chip.hbm)
-        problem = planning.too_large(setting, error.program, over)
+        held = planning.held_bytes(setting)[error.program]
+        over = error.wanted + held - slice_.chip.hbm if error.wanted else 0.0
+        problem = searching.too_large(setting, error.program, over)
     else:
         console.print(report(plan))
         out = record(plan)
         if (worst := plan.worst).memory.over > 0:
-            problem = planning.too_large(setting, worst.compiled.name, worst.memory.over)
+            problem = searching.too_large(setting, worst.compiled.name, worst.memory.over)
     if args.search:
-        found = planning.search(setting, lambda name: console.print(f"compiling {name} ...", style="dim"))
+        found = searching.search(setting, lambda name: console.print(f"compiling {name} ...", style="dim"))
         console.print(candidates(found))
         out["search"] = list(record_candidates(found))
     if args.json:

@@ -77,13 +77,12 @@ class Compiled:
         return math.fsum(o.flops * o.count for o in self.operations)
 
 
-@dataclass(frozen=True)
 class OutOfMemory(Exception):
     """The compiler found no room for a program on one device."""
 
-    program: str
-    wanted: float  # bytes; 0 when it does not say
-    message: str
+    def __init__(self, program: str, wanted: float, message: str) -> None:
+        super().__init__(message)
+        self.program, self.wanted = program, wanted  # wanted: bytes, 0 when the compiler does not say
 
 
 def learner_programs(config: Config, model: ModelConfig, mesh: Mesh) -> list[Traced]:

@@ -13,9 +13,10 @@ from rich.text import Text
 from rsipo_jax.planning.chips import GIB
 from rsipo_jax.planning.estimate import matmul_params
 from rsipo_jax.planning.hlo import Collective
-from rsipo_jax.planning.plan import Candidate, Phase, Plan, Planned, describe
+from rsipo_jax.planning.plan import Phase, Plan, Planned
 from rsipo_jax.planning.programs import ACCUMULATE, APPLY, DECODE, PREFILL, SCORE
 from rsipo_jax.planning.roofline import mesh_axes
+from rsipo_jax.planning.search import Candidate, describe
 
 PHASES = {
     "prefill": (PREFILL,),

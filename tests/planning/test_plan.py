@@ -19,8 +19,9 @@ from rsipo_jax.planning.chips import parse_slice
 from rsipo_jax.planning.estimate import Layout
 from rsipo_jax.planning.hlo import Collective
 from rsipo_jax.planning.networks import find_network
-from rsipo_jax.planning.plan import Memory, Setting, remedies, too_large, with_attention
+from rsipo_jax.planning.plan import Memory, Setting, with_attention
 from rsipo_jax.planning.roofline import Roofline, bandwidth, collective_seconds, mesh_axes
+from rsipo_jax.planning.search import remedies, too_large
 from rsipo_jax.planning.workload import step_workload
 from rsipo_jax.validation import ConfigError
 from tests.launch.launching import python
