@@ -1,6 +1,8 @@
 # make train     install, then train the tiny preset on this machine
 # make test      linters, types, layers, and the tests that are not marked slow
 # make test-all  goldens, and the slow tests too
+# make plan      what a run needs of machines that are not at hand, e.g. make plan CONFIG=configs/alfworld.py:qwen2.5-7b
+#                TOPOLOGY=v5e:4x8 ARGS=--search; the compilers for them are put into a folder of their own
 # make goldens   computes the goldens of import and export anew, with torch in an environment of its own (.venv-torch),
 #                which python launch/benchmark.py --suite=train measures torch's step with
 #
@@ -14,14 +16,23 @@ CONFIG ?= configs/alfworld.py
 ARGS ?=
 BIN := $(VENV)/bin
 TORCH_VENV := .venv-torch
+COMPILERS := .compilers
+TOPOLOGY ?= v5e:4x8
 PYTHON311 ?= $(firstword $(shell for p in python3.11 $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.11.*/bin/python; do \
 	"$$p" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo "$$p"; done))
 
-.PHONY: train test test-all goldens lint install install-dev
+.PHONY: train plan test test-all goldens lint install install-dev
 .DEFAULT_GOAL := train
 
 train: install
 	$(BIN)/python launch/train.py --config=$(CONFIG) $(ARGS)
+
+plan: install $(COMPILERS)/.installed
+	PYTHONPATH=$(COMPILERS) $(BIN)/python launch/plan.py --config=$(CONFIG) --topology=$(TOPOLOGY) $(ARGS)
+
+$(COMPILERS)/.installed: requirements-plan.txt $(VENV)/.installed
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --target $(COMPILERS) -r requirements-plan.txt
+	@touch $@
 
 test: lint
 	JAX_PLATFORMS=cpu $(BIN)/python -m pytest -m 'not slow' $(ARGS)

@@ -1,0 +1,244 @@
+"""The programs of a run, traced and compiled for devices that are not there.
+
+Nothing is imitated: these are the jitted functions that `training/step.py` and `sampling/sampler.py` call, with
+arguments that have a shape, a type and a layout, and no content.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from rsipo_jax.config import Config
+from rsipo_jax.models import decode
+from rsipo_jax.models.lora import split
+from rsipo_jax.models.transformer import PARAM_AXES, ModelConfig
+from rsipo_jax.models.vocabulary import CHUNK
+from rsipo_jax.parallel import sharding
+from rsipo_jax.parallel.sharding import batch_shards
+from rsipo_jax.planning import hlo
+from rsipo_jax.planning.flops import count_flops
+from rsipo_jax.planning.networks import abstract_params
+from rsipo_jax.planning.workload import Workload
+from rsipo_jax.sampling.sampler import CAPACITY_STEP, CHUNKS, EXTEND_TOKENS
+from rsipo_jax.training import update
+from rsipo_jax.training.state import TrainState, make_optimizer
+
+SCORE, ACCUMULATE, APPLY, PREFILL, DECODE = PROGRAMS = (
+    "score", "accumulate", "apply_gradients", "prefill", "decode",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A program with its arguments, ready to compile."""
+
+    name: str
+    mesh: Mesh
+    tokens: (
+        int  # positions of one run, padding included (decode: of one turn of its loop); 0 where it has none
+    )
+    flops: float  # of one run, over all devices
+    taken: float  # share of the chunks of the head that hold a sampled token: the others are passed over
+    trace: Any
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What is known of a program once it is compiled. Bytes and FLOPs of the compiler are those of one device."""
+
+    name: str
+    devices: int
+    tokens: int
+    seconds: float  # of compilation
+    arguments: int
+    outputs: int
+    aliased: int  # of the outputs, in place of arguments
+    temporaries: int
+    peak: int
+    flops: float  # our count, over all devices
+    compiler_flops: float  # its own, with each loop body once
+    operations: tuple[hlo.Operation, ...]  # of one device, in the order they run
+    collectives: tuple[hlo.Collective, ...]
+
+    @property
+    def hbm_bytes(self) -> float:
+        """Moved by one device."""
+        return math.fsum(o.bytes * o.count for o in self.operations)
+
+    @property
+    def seen_flops(self) -> float:
+        """Of one device, as the compiled program has them, without hand-written kernels."""
+        return math.fsum(o.flops * o.count for o in self.operations)
+
+
+class OutOfMemory(Exception):
+    """The compiler found no room for a program on one device."""
+
+    def __init__(self, program: str, wanted: float, message: str) -> None:
+        super().__init__(message)
+        self.program, self.wanted = program, wanted  # wanted: bytes, 0 when the compiler does not say
+
+
+def learner_programs(config: Config, model: ModelConfig, mesh: Mesh, work: Workload) -> list[Traced]:
+    """score, accumulate and apply_gradients on the learner's mesh, for one micro-batch."""
+    cfg, length = config.train, config.context.max_length
+    optimizer = make_optimizer("adamw", cfg.weight_decay, cfg.grad_clip, cfg.momentum_dtype)
+    with jax.set_mesh(mesh):
+        params = _laid_out(abstract_params(model, config.lora), mesh)
+        trained, frozen = split(params)
+        shape = (max(1, cfg.microbatch_tokens // length) * batch_shards(), length)
+
+        def rows(dtype: Any) -> Any:
+            return jax.ShapeDtypeStruct(
+                shape, dtype, sharding=sharding.sharding(mesh, ("batch", None), shape)
+            )
+
+        ids, value = rows(jnp.int32), rows(jnp.float32)
+        batch = update.Batch(ids, ids, ids, rows(jnp.int8), *[value] * 5)
+        scalar = _whole(jax.ShapeDtypeStruct((), jnp.float32), mesh)
+        state = jax.eval_shape(lambda p: TrainState(p, optimizer.init(p), jnp.zeros((), jnp.int32)), trained)
+        state, tokens = _laid_out(state, mesh), shape[0] * shape[1]
+        temperature, kinds = config.rollout.temperature, rows(jnp.int8)
+        chunks = math.ceil(tokens / batch_shards() / CHUNK)
+        taken = math.ceil(chunks * work.sampled) / chunks
+        return [
+            _traced(
+                SCORE, mesh, tokens, taken,
+                update.score_tokens.trace(params, model, ids, ids, ids, kinds, temperature),
+            ),
+            _traced(
+                ACCUMULATE, mesh, tokens, taken,
+                update.accumulate.trace(
+                    trained, frozen, model, batch, (scalar, scalar), config.loss, config.skill.eta, temperature, trained
+                ),
+            ),
+            _traced(APPLY, mesh, 0, 1.0, update.apply_gradients.trace(state, trained, scalar, optimizer)),
+        ]  # fmt: skip
+
+
+def sampler_programs(
+    config: Config, model: ModelConfig, mesh: Mesh, work: Workload, slots: int
+) -> list[Traced]:
+    """prefill (one `extend` of the usual chunk) and decode (one turn of its loop) on a process's sampling mesh.
+
+    The cache is as long as the usual prompt and response need.
+    """
+    chunk = usual_chunk(work)
+    longest = max(config.rollout.max_new_tokens, config.skill.max_new_tokens)
+    with jax.set_mesh(mesh):
+        params = _laid_out(
+            jax.eval_shape(lambda p: decode.serving_params(p, model), abstract_params(model, config.lora)),
+            mesh,
+        )
+        cache = cache_of(config, model, mesh, slots, usual_capacity(config, work))
+
+        def whole(shape: tuple[int, ...], dtype: Any = jnp.int32) -> jax.ShapeDtypeStruct:
+            return _whole(jax.ShapeDtypeStruct(shape, dtype), mesh)
+
+        tile = max(1, min(slots, EXTEND_TOKENS // chunk))
+        keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), slots))
+        return [
+            _traced(
+                PREFILL, mesh, tile * chunk, 1.0,
+                decode.extend.trace(params, model, cache, whole((tile,)), whole((tile, chunk)), whole((tile,)), whole((tile,))),
+            ),
+            _traced(
+                DECODE, mesh, slots, 1.0,
+                decode.decode.trace(
+                    params, model, longest, (0,), cache, whole((slots, model.vocab_size), jnp.float32), whole((slots,)),
+                    whole((slots,)), _whole(keys, mesh), whole((), jnp.float32),
+                ),
+            ),
+        ]  # fmt: skip
+
+
+def usual_chunk(work: Workload) -> int:
+    """Positions of a prompt in one call of prefill, padding included."""
+    return next((c for c in CHUNKS if c >= work.new_tokens), CHUNKS[-1])
+
+
+def usual_capacity(config: Config, work: Workload) -> int:
+    """Positions of the cache in a usual turn."""
+    used = work.prompt_tokens + config.rollout.max_new_tokens
+    return min(-(-used // CAPACITY_STEP) * CAPACITY_STEP, config.context.max_length)
+
+
+def cache_of(config: Config, model: ModelConfig, mesh: Mesh, slots: int, capacity: int) -> decode.KVCache:
+    """The shapes and layout of a cache."""
+    with jax.set_mesh(mesh):
+        cache = jax.eval_shape(lambda: decode.init_cache(model, slots, capacity))
+        axes = ("batch", "kv_heads", None, None)
+        return jax.tree.map(
+            lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding.sharding(mesh, axes, a.shape)),
+            cache,
+        )
+
+
+def compile_program(traced: Traced) -> Compiled:
+    """Compiles a program. Raises OutOfMemory when it does not fit on its devices."""
+    start = time.perf_counter()
+    try:
+        with jax.set_mesh(traced.mesh):
+            compiled = traced.trace.lower().compile()
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        raise OutOfMemory(traced.name, _wanted(str(error)), str(error).splitlines()[0]) from error
+    seconds = time.perf_counter() - start
+    memory, cost = compiled.memory_analysis(), compiled.cost_analysis() or {}
+    module = hlo.parse(compiled.as_text())
+    held = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return Compiled(
+        name=traced.name,
+        devices=traced.mesh.size,
+        tokens=traced.tokens,
+        seconds=seconds,
+        arguments=memory.argument_size_in_bytes,
+        outputs=memory.output_size_in_bytes,
+        aliased=memory.alias_size_in_bytes,
+        temporaries=memory.temp_size_in_bytes,
+        peak=getattr(memory, "peak_memory_in_bytes", 0) or held + memory.temp_size_in_bytes,
+        flops=traced.flops,
+        compiler_flops=float(cost.get("flops", 0.0)),
+        operations=tuple(module.operations(traced.taken)),
+        collectives=tuple(module.collectives()),
+    )
+
+
+def bytes_per_device(tree: Any) -> int:
+    """Bytes that one device holds of a tree of laid-out shapes."""
+    return sum(math.prod(a.sharding.shard_shape(a.shape)) * a.dtype.itemsize for a in jax.tree.leaves(tree))
+
+
+def _traced(name: str, mesh: Mesh, tokens: int, taken: float, trace: Any) -> Traced:
+    return Traced(name, mesh, tokens, count_flops(trace.jaxpr, taken), taken, trace)
+
+
+def _laid_out(tree: Any, mesh: Mesh) -> Any:
+    """Shapes with the layout that the table of logical axes gives them."""
+    layouts = sharding.tree_shardings(tree, PARAM_AXES, mesh)
+    return jax.tree.map(lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), tree, layouts)
+
+
+def _whole(a: Any, mesh: Mesh) -> jax.ShapeDtypeStruct:
+    """A shape that every device holds all of."""
+    return jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=NamedSharding(mesh, PartitionSpec()))
+
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def _wanted(message: str) -> float:
+    """Bytes that the compiler wanted, from what it says; 0 if it does not."""
+    for pattern in (r"Used ([\d.]+)([KMGT]?) of", r"required for[^(]*\(([\d.]+)([KMGT]?)\)"):
+        if found := re.search(pattern, message):
+            return float(found[1]) * _UNITS[found[2]]
+    return 0.0
