@@ -57,6 +57,17 @@ FLAT: Mapping[int, tuple[int, int]] = {
 }  # fmt: skip
 
 
+# Two processes may compile at once; nothing is asked of a cloud's metadata server, and nothing said about its silence.
+LIBTPU = {
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_MIN_LOG_LEVEL": "3",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+}
+
+
 @dataclass(frozen=True)
 class Slice:
     """Chips that are rented together."""
@@ -135,9 +146,8 @@ def find_devices(slice_: Slice) -> Sequence[Any]:
 
 
 def _tpus(slice_: Slice) -> Sequence[Any]:
-    # Two processes may compile at once; and nothing is asked of a cloud's metadata server.
-    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    for name, value in LIBTPU.items():
+        os.environ.setdefault(name, value)
     options: dict[str, Any] = {"chip_config_name": "megacore"} if slice_.chip.name == "v4" else {}
     try:
         found = topologies.get_topology_desc(platform="tpu", topology_name=slice_.name, **options)
