@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from rsipo_jax.models.attention import ATTENTION_RESIDUALS, attend_packed
-from rsipo_jax.models.products import matmul
+from rsipo_jax.models.products import PROJECTED, matmul
 from rsipo_jax.models.vocabulary import embed_tokens
 from rsipo_jax.parallel.sharding import Names, constrain, gather
 
@@ -223,10 +223,7 @@ def _rematerialised(block: Callable, config: ModelConfig) -> Callable:
     """
     if config.remat == "none":
         return block
-    policies = jax.checkpoint_policies
-    dots = policies.save_from_both_policies(
-        policies.dots_with_no_batch_dims_saveable, policies.save_only_these_names(ATTENTION_RESIDUALS)
-    )
+    dots = jax.checkpoint_policies.save_only_these_names(PROJECTED, ATTENTION_RESIDUALS)
     policy = dots if config.remat == "dots" else None
     # A scan keeps the two passes apart by itself; unrolled, the compiler would merge them again.
     return jax.checkpoint(block, policy=policy, prevent_cse=not config.scan_layers)

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from rsipo_jax.models import blocks, vocabulary
 from rsipo_jax.models.transformer import ModelConfig, Params, hidden_states, init_params
 from rsipo_jax.models.vocabulary import embed_tokens, logits, token_logprobs
+from rsipo_jax.planning.flops import count_flops
 from tests.models import reference
 from tests.models.reference import SMALL, make_params
 
@@ -223,6 +224,29 @@ def test_what_a_layer_keeps_changes_no_gradient(remat: str, scan_layers: bool) -
 
     both = [gradient(replace(SMALL, remat=r, scan_layers=scan_layers)) for r in ("full", remat)]
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-3), *both)
+
+
+@pytest.mark.parametrize(("remat", "passes"), [("none", 3), ("dots", 3), ("full", 4)])
+def test_only_full_rematerialisation_multiplies_by_the_weights_again(remat: str, passes: int) -> None:
+    """Products of tokens and weights in the gradient: forward, two backward, and those that are computed again."""
+    config = replace(SMALL, remat=remat, scan_layers=True)
+    positions, segments = packed([[15, 20], [31]])
+
+    def loss(params: Params) -> jax.Array:
+        return jnp.sum(hidden_states(params, config, IDS, positions, segments) ** 2)
+
+    program = jax.jit(jax.grad(loss)).trace(make_params(SMALL)).jaxpr
+    n, c = IDS.size, SMALL
+    weights = (
+        2 * c.hidden_size * (c.num_heads + c.num_kv_heads) * c.head_dim
+        + 3 * c.hidden_size * c.intermediate_size
+    )
+    with_attention = count_flops(program)
+    by_weights = passes * c.num_layers * 2 * n * weights
+    attention = with_attention - by_weights
+    # Attention of these rows, one block of queries: forward 2 products, backward 5, and 2 again under "full".
+    block = IDS.shape[0] * 48 * 48 * 2 * c.num_heads * c.head_dim
+    assert attention == (9 if remat == "full" else 7) * block * c.num_layers
 
 
 def test_bfloat16_stays_close_to_float32() -> None:
