@@ -232,6 +232,7 @@ def compare(
         "ours_tokens_per_s": tokens / seconds,
         "ours_s": seconds,
         "ours_first_s": ours[0].seconds,
+        "ours_padded_tokens": ours[0].padded_tokens,
         "ours_padding": 1 - tokens / ours[0].padded_tokens,
         "ours_loss": ours[0].loss,
         "ours_grad_norm": ours[0].grad_norm,
@@ -248,6 +249,7 @@ def compare(
     return section | {
         "torch_tokens_per_s": tokens / slow,
         "torch_s": slow,
+        "torch_padded_tokens": theirs[0].padded_tokens,
         "torch_padding": 1 - tokens / theirs[0].padded_tokens,
         "torch_loss": theirs[0].loss,
         "torch_grad_norm": theirs[0].grad_norm,

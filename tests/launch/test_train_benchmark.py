@@ -32,7 +32,7 @@ SMALL = train.Shape(
     bins=4, length=100, micro_bins=2, micro_rows=3, loss=LossConfig(kl=0.05, entropy=0.02, distill=0.4),
 )  # fmt: skip
 LLAMA = replace(SMALL, network=SMALL.network | {"model_type": "llama", "architectures": ["LlamaForCausalLM"]})
-BOTH_SIDES = ("tokens_per_s", "s", "padding", "loss", "grad_norm")
+BOTH_SIDES = ("tokens_per_s", "s", "padded_tokens", "padding", "loss", "grad_norm")
 
 
 def quiet() -> Console:
