@@ -32,7 +32,7 @@ SMALL = train.Shape(
     bins=4, length=100, micro_bins=2, micro_rows=3, loss=LossConfig(kl=0.05, entropy=0.02, distill=0.4),
 )  # fmt: skip
 LLAMA = replace(SMALL, network=SMALL.network | {"model_type": "llama", "architectures": ["LlamaForCausalLM"]})
-BOTH_SIDES = ("tokens_per_s", "s", "padded_tokens", "loss", "grad_norm")
+BOTH_SIDES = ("tokens_per_s", "s", "padded_tokens", "padding", "loss", "grad_norm")
 
 
 def quiet() -> Console:
@@ -97,13 +97,30 @@ def test_the_tiny_shape_is_that_of_the_preset() -> None:
     assert (train.TINY.scan_layers, train.TINY.remat) == (preset.model.scan_layers, preset.model.remat)
 
 
+@pytest.mark.parametrize(
+    ("shape", "parameters"),
+    [
+        (train.TINY, 722_560),
+        (train.SMOLLM2, 134_515_008),
+        (train.QWEN, 1_543_714_304),
+    ],  # the last two as published
+)
+def test_the_shapes_have_the_parameters_of_their_names(
+    shape: train.Shape, parameters: int, tmp_path: Path
+) -> None:
+    train.write_inputs(tmp_path, shape, train.draw_work(shape), None)
+    config = read_config(tmp_path, "bfloat16", shape.scan_layers)
+    params = jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
+    assert sum(a.size for a in jax.tree.leaves(params)) == parameters
+
+
 def test_ours_is_measured_alone_without_torch() -> None:
     sections = train.measure_shapes({"small": replace(SMALL, dtypes=("bfloat16",))}, None, quiet())
     assert sections.keys() == {"small bfloat16", "software"}
     rows, section = train.draw_work(SMALL).rows, sections["small bfloat16"]
     assert section["tokens"] == len(rows.tokens) and section["rows"] == len(rows)
     assert section["trained_tokens"] == (rows.kind != CONTEXT).sum()
-    assert section["ours_padded_tokens"] == 4 * 100
+    assert section["ours_padding"] == pytest.approx(1 - len(rows.tokens) / (4 * 100))
     assert section["ours_tokens_per_s"] == pytest.approx(section["tokens"] / section["ours_s"])
     assert section["ours_grad_norm"] > 0
     assert not any(name.startswith("torch") for name in section)
