@@ -1,9 +1,10 @@
 # make train     install, then train the tiny preset on this machine
 # make test      linters, types, layers, and the tests that are not marked slow
-# make test-all  the slow tests too, and goldens
+# make test-all  goldens, and the slow tests too
 # make plan      what a run needs of machines that are not at hand, e.g. make plan CONFIG=configs/alfworld.py:qwen2.5-7b
 #                TOPOLOGY=v5e:4x8 ARGS=--search; the compilers for them are put into a folder of their own
-# make goldens   computes the goldens of import and export anew, with torch in an environment of its own
+# make goldens   computes the goldens of import and export anew, with torch in an environment of its own (.venv-torch),
+#                which python launch/benchmark.py --suite=train measures torch's step with
 #
 # PYTHON=/path/to/python  the interpreter to build the environment with (found by itself otherwise: 3.12, then 3.11)
 # PYTHON311=/path/to/python  the Python 3.11 to build torch's environment with (found by itself otherwise)
@@ -36,9 +37,10 @@ $(COMPILERS)/.installed: requirements-plan.txt $(VENV)/.installed
 test: lint
 	JAX_PLATFORMS=cpu $(BIN)/python -m pytest -m 'not slow' $(ARGS)
 
+# goldens first: it makes torch's environment, which a slow test of launch/benchmark.py compares updates with
 test-all: lint
-	JAX_PLATFORMS=cpu $(BIN)/python -m pytest $(ARGS)
 	@$(MAKE) --no-print-directory goldens
+	JAX_PLATFORMS=cpu $(BIN)/python -m pytest $(ARGS)
 
 goldens:
 	@if [ -z '$(PYTHON311)' ]; then \

@@ -18,6 +18,7 @@ from rsipo_jax.config import (
     EvalConfig,
     GamesConfig,
     LossConfig,
+    MeshConfig,
     ModelSection,
     RolloutConfig,
     SFTConfig,
@@ -70,12 +71,13 @@ TINY = Config(
 )
 
 
-def _paper(checkpoint: str, max_prompt: int = 2048) -> Config:
+def _paper(checkpoint: str, max_prompt: int = 2048, sampling_tensor: int = 1) -> Config:
     max_response = 512
     skill = SkillConfig(replays=1, max_new_tokens=1024)
     return Config(
         env=EnvConfig(engine="fast", max_turns=50),
         model=ModelSection(checkpoint=checkpoint, dtype="bfloat16"),
+        mesh=MeshConfig(sampling_tensor=sampling_tensor),
         context=ContextConfig(
             kind="window",
             history=2,
@@ -103,7 +105,7 @@ PRESETS = {
     "smollm2-135m": _paper("HuggingFaceTB/SmolLM2-135M-Instruct"),
     "qwen2.5-1.5b": _paper("Qwen/Qwen2.5-1.5B-Instruct"),
     "qwen2.5-3b": _paper("Qwen/Qwen2.5-3B-Instruct"),
-    "qwen2.5-7b": _paper("Qwen/Qwen2.5-7B-Instruct", max_prompt=4096),
+    "qwen2.5-7b": _paper("Qwen/Qwen2.5-7B-Instruct", max_prompt=4096, sampling_tensor=4),
     "qwen3-1.7b": _paper("Qwen/Qwen3-1.7B"),
 }
 

@@ -1,7 +1,9 @@
-"""Measures the parts of the project on this machine: python launch/benchmark.py --suite=alfworld [--json=FILE]
+"""Measures the parts of the project on this machine: python launch/benchmark.py --suite=NAME [--json=FILE]
 
-Real games are those of --data or $ALFWORLD_DATA; without either, generated ones are played. Times are wall-clock, so
-a busy machine shows in them: the load is written down beside them.
+alfworld: the engines. Real games are those of --data or $ALFWORLD_DATA; without either, generated ones are played.
+train: one optimizer update beside the plainest torch step, by the Python of `make goldens` or of --torch.
+
+Times are wall-clock, so a busy machine shows in them: the load is written down beside them.
 """
 
 from __future__ import annotations
@@ -15,16 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from absl import app, flags
-from benchmarks import alfworld
+from benchmarks import alfworld, train
 from rich.console import Console, Group
 from rich.table import Table
 
 from rsipo_jax.reports.console import make_console
 from rsipo_jax.validation import ConfigError
 
-# a suite: measure(data folder or "", number of games, console) -> its results, section -> name -> value
-SUITES: Mapping[str, Callable[[str, int, Console], dict[str, dict[str, Any]]]] = {
-    "alfworld": alfworld.measure
+# a suite: flags, console -> its results, section -> name -> value
+SUITES: Mapping[str, Callable[[flags.FlagValues, Console], dict[str, dict[str, Any]]]] = {
+    "alfworld": lambda args, console: alfworld.measure(
+        args.data or os.environ.get("ALFWORLD_DATA", ""), args.games, console
+    ),
+    "train": lambda args, console: train.measure(args.torch, console),
 }
 
 flags.DEFINE_enum("suite", None, sorted(SUITES), "What to measure.", required=True)
@@ -33,6 +38,9 @@ flags.DEFINE_string(
     "data", "", "The folder of the real games; $ALFWORLD_DATA if empty, else generated games."
 )
 flags.DEFINE_integer("games", 8, "How many games the engines are compared on.", lower_bound=1)
+flags.DEFINE_string(
+    "torch", "", "A Python with torch and transformers, for `train`; the one of `make goldens` if empty."
+)
 
 
 def main(argv: list[str]) -> None:
@@ -45,7 +53,7 @@ def main(argv: list[str]) -> None:
         raise ConfigError(
             f"--json={args.json} cannot be written: there is no folder {Path(args.json).parent}"
         )
-    results = SUITES[args.suite](args.data or os.environ.get("ALFWORLD_DATA", ""), args.games, console)
+    results = SUITES[args.suite](args, console)
     record = {"suite": args.suite, "machine": machine(), "results": results}
     console.print(tables(record))
     if args.json:

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from rsipo_jax.models.attention import ATTENTION_RESIDUALS, attend_packed
+from rsipo_jax.models.products import matmul
 from rsipo_jax.models.vocabulary import embed_tokens
 from rsipo_jax.parallel.sharding import Names, constrain, gather
 
@@ -126,15 +127,6 @@ def init_params(config: ModelConfig, key: jax.Array) -> Params:
     if not c.tie_embeddings:
         params["lm_head"] = normal((c.vocab_size, c.hidden_size))
     return params
-
-
-def matmul(x: jax.Array, w: jax.Array) -> jax.Array:
-    """x [..., K] . w [K, N] of one dtype, accumulated in float32 and returned in it.
-
-    The explicit accumulator is what sends bfloat16 products to the fast kernels of XLA:CPU on every JAX version.
-    """
-    dims = (((x.ndim - 1,), (0,)), ((), ()))
-    return lax.dot_general(x, w, dims, preferred_element_type=jnp.float32).astype(x.dtype)
 
 
 def rms_norm(x: jax.Array, scale: jax.Array, eps: float) -> jax.Array:

@@ -1,10 +1,10 @@
 """The two ends of the network, where arrays have the size of the vocabulary: embeddings, logits, log-probabilities.
 
 The last matrix product makes vocabulary-sized rows, far larger than anything before it. `token_logprobs` goes over the
-tokens in chunks, keeps two numbers of each row, and computes the chunk again in the backward pass, where the gradient of
-the logits has a closed form. Gradients of the tables are summed in float32 over all tokens of a device. On a mesh every
-device works on its own rows and its own part of the vocabulary; what is exchanged is written out here: a table once in
-each direction, and for each token its embedding and a few numbers.
+tokens that it is asked for in chunks, keeps two numbers of each row, and computes the chunk again in the backward pass,
+where the gradient of the logits has a closed form. Gradients of the tables are summed in float32 over all tokens of a
+device. On a mesh every device works on its own rows and its own part of the vocabulary; what is exchanged is written out
+here: a table once in each direction, and for each token its embedding and a few numbers.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
+from rsipo_jax.models.products import product, transposed
 from rsipo_jax.parallel.sharding import DATA, FSDP, TENSOR, axis_sizes, spec
 
 if TYPE_CHECKING:
@@ -72,41 +72,44 @@ def output_table(params: Params, config: ModelConfig) -> Array:
 
 def logits(params: Params, config: ModelConfig, hidden: Array) -> Array:
     """Float32 logits [..., V] of hidden states [..., D]."""
-    return _product(hidden, output_table(params, config).astype(hidden.dtype))
+    return product(hidden, output_table(params, config).astype(hidden.dtype), (hidden.ndim - 1, 1))
 
 
 def token_logprobs(
-    params: Params, config: ModelConfig, hidden: Array, targets: Array, temperature: float = 1.0
+    params: Params,
+    config: ModelConfig,
+    hidden: Array,
+    targets: Array,
+    wanted: Array,
+    temperature: float = 1.0,
 ) -> tuple[Array, Array]:
-    """Log-probability of `targets` and entropy (nats) of softmax(logits / temperature), both float32 [B, T].
+    """Log-probability of `targets` and entropy (nats) of softmax(logits / temperature), float32 [B, T], where `wanted`.
 
-    hidden [B, T, D], targets int32 [B, T]. No [B, T, V] array exists in either direction.
+    hidden [B, T, D], targets int32 [B, T], wanted bool [B, T]; elsewhere both are 0. No [B, T, V] array exists in either
+    direction, and unless all are wanted not all logits are computed: of an agent's tokens most are read, not sampled.
     """
-    return _logprobs(temperature, output_table(params, config).astype(hidden.dtype), hidden, targets)
-
-
-def _product(hidden: Array, table: Array) -> Array:
-    dims = (((hidden.ndim - 1,), (1,)), ((), ()))
-    return lax.dot_general(hidden, table, dims, preferred_element_type=jnp.float32)
+    table = output_table(params, config).astype(hidden.dtype)
+    return _logprobs(temperature, table, hidden, targets, wanted)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _logprobs(temperature: float, table: Array, hidden: Array, targets: Array) -> tuple[Array, Array]:
-    return _forward(temperature, table, hidden, targets)[0]
+def _logprobs(
+    temperature: float, table: Array, hidden: Array, targets: Array, wanted: Array
+) -> tuple[Array, Array]:
+    return _forward(temperature, table, hidden, targets, wanted)[0]
 
 
 def _forward(
-    temperature: float, table: Array, hidden: Array, targets: Array
+    temperature: float, table: Array, hidden: Array, targets: Array, wanted: Array
 ) -> tuple[tuple[Array, Array], tuple]:
     table_spec, rows, cut = _layout(table, hidden.shape)
-    states = PartitionSpec(*rows, None)
 
-    def local(table: Array, hidden: Array, targets: Array) -> tuple[Array, ...]:
+    def local(table: Array, hidden: Array, targets: Array, wanted: Array) -> tuple[Array, ...]:
         table = _gather(table, table_spec)
 
-        def chunk(xs: tuple[Array, Array]) -> tuple[Array, Array, Array]:
-            h, target = xs
-            z = _product(h, table) / temperature
+        def chunk(out: tuple[Array, ...], at: Array) -> tuple[Array, ...]:
+            h, target = _take((hidden, targets), at)
+            z = product(h, table, (1, 1)) / temperature
             top = _across(lax.pmax, jnp.max(z, axis=-1), cut)
             weights = jnp.exp(z - top[:, None])
             total = _across(lax.psum, jnp.sum(weights, axis=-1), cut)
@@ -115,60 +118,82 @@ def _forward(
             chosen = jnp.take_along_axis(z, place[:, None], axis=-1)[:, 0]
             chosen = _across(lax.psum, jnp.where(own, chosen, 0.0), cut)
             normaliser = top + jnp.log(total)
-            return chosen - normaliser, normaliser - mean, normaliser
+            new = chosen - normaliser, normaliser - mean, normaliser
+            return tuple(a.at[at].set(b, mode="drop") for a, b in zip(out, new, strict=True))
 
-        flat, chunks = _in_chunks((hidden, targets))
-        return tuple(a.reshape(-1)[:flat].reshape(targets.shape) for a in lax.map(chunk, chunks))
+        zeros = jnp.zeros(targets.size, jnp.float32)
+        out = _over_wanted(chunk, (zeros, zeros, zeros), wanted)
+        return tuple(a.reshape(targets.shape) for a in out)
 
-    logprobs, entropy, normaliser = _on_mesh(local, (table_spec, states, rows), (rows, rows, rows))(
-        table, hidden, targets
-    )
-    return (logprobs, entropy), (table, hidden, targets, normaliser, entropy)
+    into = (table_spec, PartitionSpec(*rows, None), rows, rows)
+    logprobs, entropy, normaliser = _on_mesh(local, into, (rows, rows, rows))(table, hidden, targets, wanted)
+    return (logprobs, entropy), (table, hidden, targets, wanted, normaliser, entropy)
 
 
-def _backward(temperature: float, kept: tuple, gradients: tuple[Array, Array]) -> tuple[Array, Array, None]:
+def _backward(
+    temperature: float, kept: tuple, gradients: tuple[Array, Array]
+) -> tuple[Array, Array, None, None]:
     """With p = softmax(z): d logp_y / dz = 1[y] - p and dH / dz = -p (log p + H), both / temperature."""
-    table, hidden, targets, normaliser, entropy = kept
+    table, hidden, targets, wanted, normaliser, entropy = kept
     table_spec, rows, cut = _layout(table, hidden.shape)
     states = PartitionSpec(*rows, None)
 
-    def local(
-        table: Array,
-        hidden: Array,
-        targets: Array,
-        normaliser: Array,
-        entropy: Array,
-        g_logp: Array,
-        g_ent: Array,
-    ) -> tuple[Array, Array]:
+    def local(table: Array, hidden: Array, wanted: Array, *per_token: Array) -> tuple[Array, Array]:
         whole = _gather(table, table_spec)
-        flat, chunks = _in_chunks((hidden, targets, normaliser, entropy, g_logp, g_ent))
 
-        def chunk(total: Array, xs: tuple[Array, ...]) -> tuple[Array, Array]:
-            h, target, normaliser, entropy, g_logp, g_ent = xs
-            log_p = _product(h, whole) / temperature - normaliser[:, None]
+        def chunk(sums: tuple[Array, Array], at: Array) -> tuple[Array, Array]:
+            d_table, d_hidden = sums
+            h, target, normaliser, entropy, g_logp, g_ent = _take((hidden, *per_token), at)
+            log_p = product(h, whole, (1, 1)) / temperature - normaliser[:, None]
             own, place = _places(target, whole.shape[0], cut)
             is_target = own[:, None] & (jnp.arange(whole.shape[0])[None, :] == place[:, None])
             slope = -g_logp[:, None] - g_ent[:, None] * (log_p + entropy[:, None])
             dz = (jnp.exp(log_p) * slope + jnp.where(is_target, g_logp[:, None], 0.0)) / temperature
-            dz = dz.astype(h.dtype)
-            dims = (((0,), (0,)), ((), ()))
-            total += lax.dot_general(dz, h, dims, preferred_element_type=jnp.float32)
-            back = lax.dot_general(dz, whole, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32)
-            return total, back.astype(h.dtype)
+            # What fills the last chunk up has the numbers of another token, and no part in the sum.
+            dz = jnp.where((at < wanted.size)[:, None], dz, 0.0).astype(h.dtype)
+            d_hidden = d_hidden.at[at].set(product(dz, whole, (1, 0)).astype(h.dtype), mode="drop")
+            return d_table + product(transposed(h), dz, (1, 0)), d_hidden
 
-        total, back = lax.scan(chunk, jnp.zeros(whole.shape, jnp.float32), chunks)
-        back = back.reshape(-1, back.shape[-1])[:flat].reshape(hidden.shape)
-        return _scatter(total.astype(table.dtype), table_spec), _across(lax.psum, back, cut)
+        zeros = (
+            jnp.zeros(whole.shape[::-1], jnp.float32),
+            jnp.zeros((wanted.size, whole.shape[1]), hidden.dtype),
+        )
+        d_table, d_hidden = _over_wanted(chunk, zeros, wanted)
+        d_hidden = _across(lax.psum, d_hidden.reshape(hidden.shape), cut)
+        return _scatter(d_table.T.astype(table.dtype), table_spec), d_hidden
 
-    into = (table_spec, states, rows, rows, rows, rows, rows)
+    into = (table_spec, states, *[rows] * 6)
     d_table, d_hidden = _on_mesh(local, into, (table_spec, states))(
-        table, hidden, targets, normaliser, entropy, *gradients
+        table, hidden, wanted, targets, normaliser, entropy, *gradients
     )
-    return d_table, d_hidden, None
+    return d_table, d_hidden, None, None
 
 
 _logprobs.defvjp(_forward, _backward)
+
+
+def _over_wanted(chunk: Callable[[Any, Array], Any], start: Any, wanted: Array) -> Any:
+    """`chunk(carry, at)` over the wanted tokens, CHUNK at a time; `at` are their places in the flat batch.
+
+    The last chunk is filled up with places behind the batch. Chunks without a wanted token are passed over.
+    """
+    size = wanted.size
+    length = min(CHUNK, size)
+    order = jnp.argsort(~wanted.reshape(-1), stable=True)  # the wanted ones first, in their order
+    number = jnp.sum(wanted)
+    order = jnp.pad(
+        jnp.where(jnp.arange(size) < number, order, size), (0, -size % length), constant_values=size
+    )
+
+    def step(carry: Any, at: Array) -> tuple[Any, None]:
+        return lax.cond(at[0] < size, chunk, lambda carry, _: carry, carry, at), None
+
+    return lax.scan(step, start, order.reshape(-1, length))[0]
+
+
+def _take(arrays: tuple[Array, ...], at: Array) -> tuple[Array, ...]:
+    """Rows `at` of arrays [b, T, ...] flattened to [b * T, ...]; places behind them have the last row."""
+    return tuple(a.reshape(-1, *a.shape[2:]).at[at].get(mode="clip") for a in arrays)
 
 
 def _layout(table: Array, shape: Sequence[int]) -> tuple[PartitionSpec, PartitionSpec, bool]:
@@ -211,16 +236,3 @@ def _scatter(gradient: Array, table_spec: PartitionSpec) -> Array:
 def _across(collective: Callable, x: Array, cut: bool) -> Array:
     """The collective over the parts of the vocabulary."""
     return collective(x, TENSOR) if cut else x
-
-
-def _in_chunks(arrays: tuple[Array, ...]) -> tuple[int, tuple[Array, ...]]:
-    """Arrays [b, T, ...] as [chunks, CHUNK, ...], padded with zeros; and b * T."""
-    flat = int(np.prod(arrays[0].shape[:2]))
-    size = min(CHUNK, flat)
-
-    def cut(a: Array) -> Array:
-        a = a.reshape(flat, *a.shape[2:])
-        a = jnp.pad(a, [(0, -flat % size), *[(0, 0)] * (a.ndim - 1)])
-        return a.reshape(-1, size, *a.shape[1:])
-
-    return flat, tuple(cut(a) for a in arrays)

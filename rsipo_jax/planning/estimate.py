@@ -114,7 +114,7 @@ def update_roofline(
     n, width, t = matmul_params(model), WIDTH[model.dtype], layout.tensor
     layers = n - model.vocab_size * model.hidden_size
     again = {"full": 2, "dots": 0, "none": 0}[model.remat]
-    flops = tokens * ((6 + again) * layers + 8 * model.vocab_size * model.hidden_size) / t
+    flops = tokens * ((6 + again) * layers + 8 * work.sampled * model.vocab_size * model.hidden_size) / t
     flops += (3 + again / 2) * attention_flops(model, tokens, length) / t
     # Weights are gathered forward and, unless nothing is kept, backward; gradients are summed in float32.
     gathers = (1 if model.remat == "none" else 2) * width
@@ -136,9 +136,13 @@ def attention_flops(model: ModelConfig, tokens: float, row: float) -> float:
     return 2 * tokens * row * model.num_heads * model.head_dim * model.num_layers
 
 
-def useful_flops(model: ModelConfig, tokens: float, row: float) -> float:
-    """What one forward pass over real tokens needs: 2 N a token and attention within rows. Training needs three times that."""
-    return 2 * matmul_params(model) * tokens + attention_flops(model, tokens, row)
+def useful_flops(model: ModelConfig, tokens: float, row: float, sampled: float) -> float:
+    """What one forward pass over real tokens needs: 2 N a token and attention within rows. Training needs three times that.
+
+    Of N, the output table counts for the share `sampled` of the tokens, those whose log-probabilities are asked for.
+    """
+    table = model.vocab_size * model.hidden_size
+    return 2 * (matmul_params(model) - (1 - sampled) * table) * tokens + attention_flops(model, tokens, row)
 
 
 def updates(config: Config, work: Workload) -> int:

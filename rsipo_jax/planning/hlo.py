@@ -109,9 +109,12 @@ class Module:
         """Every collective of one run, with the loops around it multiplied out."""
         return list(self._collect(self.entry, 1.0, (), set()))
 
-    def operations(self) -> list[Operation]:
-        """What runs one after the other in one run: every instruction that moves or multiplies anything."""
-        return list(self._operate(self.entry, 1.0))
+    def operations(self, taken: float = 1.0) -> list[Operation]:
+        """What runs one after the other in one run: every instruction that moves or multiplies anything.
+
+        Of the branches of a condition the dearest counts, in the share `taken` of all cases.
+        """
+        return list(self._operate(self.entry, 1.0, taken))
 
     def trip_count(self, loop: Instruction) -> float | None:
         """How often the body of a while loop runs; None when that depends on data."""
@@ -224,15 +227,16 @@ class Module:
             for other in called:
                 yield from self._instructions(other)
 
-    def _operate(self, name: str, times: float) -> Iterator[Operation]:
+    def _operate(self, name: str, times: float, taken: float) -> Iterator[Operation]:
         for i in self.computations[name].instructions.values():
             if i.opcode == "while":
                 trips = self.trip_count(i)
-                yield from self._operate(i.attribute("body"), times * (1.0 if trips is None else trips))
+                repeated = times * (1.0 if trips is None else trips)
+                yield from self._operate(i.attribute("body"), repeated, taken)
             elif i.opcode in ("call", "async-start"):
-                yield from self._operate(i.attribute("to_apply") or i.attribute("calls"), times)
+                yield from self._operate(i.attribute("to_apply") or i.attribute("calls"), times, taken)
             elif i.opcode == "conditional":  # the branch that moves most
-                branches = [list(self._operate(branch, times)) for branch in _branches(i)]
+                branches = [list(self._operate(branch, times * taken, taken)) for branch in _branches(i)]
                 yield from max(branches, key=lambda operations: sum(o.bytes for o in operations))
             elif i.opcode not in FREE and not i.opcode.endswith("-done"):
                 inside = self.computations[name]

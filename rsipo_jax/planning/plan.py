@@ -160,7 +160,7 @@ def with_attention(model: ModelConfig, slice_: Slice) -> tuple[ModelConfig, str]
 
 def make_plan(setting: Setting, progress: Callable[[str], None] = lambda _: None) -> Plan:
     """Compiles all programs; `progress` is told the name of each before it begins. Raises OutOfMemory."""
-    learner = learner_programs(setting.config, setting.model, setting.mesh)
+    learner = learner_programs(setting.config, setting.model, setting.mesh, setting.work)
     sampler = sampler_programs(setting.config, setting.model, setting.host_mesh, setting.work, setting.slots)
     planned = []
     for traced in (*learner, *sampler):
@@ -231,17 +231,13 @@ def _useful(setting: Setting) -> Mapping[str, float]:
     """FLOPs of one step that its real tokens need, without recomputation, over all chips."""
     model, work = setting.model, setting.work
 
-    def forward(tokens: float, row: float) -> float:
-        return estimate.useful_flops(model, tokens, row)
-
-    table = (
-        model.vocab_size * model.hidden_size
-    )  # of which prefill multiplies the last token of a prompt only
+    def forward(tokens: float, row: float, sampled: float) -> float:
+        return estimate.useful_flops(model, tokens, row, sampled)
 
     return {
-        SCORE: forward(work.scored_tokens, work.row_tokens),
-        ACCUMULATE: 3 * forward(work.trained_tokens, work.row_tokens),
+        SCORE: forward(work.scored_tokens, work.row_tokens, work.sampled),
+        ACCUMULATE: 3 * forward(work.trained_tokens, work.row_tokens, work.sampled),
         APPLY: 0.0,
-        PREFILL: forward(work.prefill_tokens, work.prompt_tokens) - 2 * table * work.prefill_tokens,
-        DECODE: forward(work.decode_tokens, 2 * work.prompt_tokens),
+        PREFILL: forward(work.prefill_tokens, work.prompt_tokens, 0.0),  # of a prompt the last token alone
+        DECODE: forward(work.decode_tokens, 2 * work.prompt_tokens, 1.0),
     }

@@ -20,6 +20,7 @@ from rsipo_jax.config import Config
 from rsipo_jax.models import decode
 from rsipo_jax.models.lora import split
 from rsipo_jax.models.transformer import PARAM_AXES, ModelConfig
+from rsipo_jax.models.vocabulary import CHUNK
 from rsipo_jax.parallel import sharding
 from rsipo_jax.parallel.sharding import batch_shards
 from rsipo_jax.planning import hlo
@@ -45,6 +46,7 @@ class Traced:
         int  # positions of one run, padding included (decode: of one turn of its loop); 0 where it has none
     )
     flops: float  # of one run, over all devices
+    taken: float  # share of the chunks of the head that hold a sampled token: the others are passed over
     trace: Any
 
 
@@ -85,7 +87,7 @@ class OutOfMemory(Exception):
         self.program, self.wanted = program, wanted  # wanted: bytes, 0 when the compiler does not say
 
 
-def learner_programs(config: Config, model: ModelConfig, mesh: Mesh) -> list[Traced]:
+def learner_programs(config: Config, model: ModelConfig, mesh: Mesh, work: Workload) -> list[Traced]:
     """score, accumulate and apply_gradients on the learner's mesh, for one micro-batch."""
     cfg, length = config.train, config.context.max_length
     optimizer = make_optimizer("adamw", cfg.weight_decay, cfg.grad_clip, cfg.momentum_dtype)
@@ -104,19 +106,21 @@ def learner_programs(config: Config, model: ModelConfig, mesh: Mesh) -> list[Tra
         scalar = _whole(jax.ShapeDtypeStruct((), jnp.float32), mesh)
         state = jax.eval_shape(lambda p: TrainState(p, optimizer.init(p), jnp.zeros((), jnp.int32)), trained)
         state, tokens = _laid_out(state, mesh), shape[0] * shape[1]
-        temperature = config.rollout.temperature
+        temperature, kinds = config.rollout.temperature, rows(jnp.int8)
+        chunks = math.ceil(tokens / batch_shards() / CHUNK)
+        taken = math.ceil(chunks * work.sampled) / chunks
         return [
             _traced(
-                SCORE, mesh, tokens,
-                update.score_tokens.trace(params, model, ids, ids, ids, temperature),
+                SCORE, mesh, tokens, taken,
+                update.score_tokens.trace(params, model, ids, ids, ids, kinds, temperature),
             ),
             _traced(
-                ACCUMULATE, mesh, tokens,
+                ACCUMULATE, mesh, tokens, taken,
                 update.accumulate.trace(
                     trained, frozen, model, batch, (scalar, scalar), config.loss, config.skill.eta, temperature, trained
                 ),
             ),
-            _traced(APPLY, mesh, 0, update.apply_gradients.trace(state, trained, scalar, optimizer)),
+            _traced(APPLY, mesh, 0, 1.0, update.apply_gradients.trace(state, trained, scalar, optimizer)),
         ]  # fmt: skip
 
 
@@ -143,11 +147,11 @@ def sampler_programs(
         keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), slots))
         return [
             _traced(
-                PREFILL, mesh, tile * chunk,
+                PREFILL, mesh, tile * chunk, 1.0,
                 decode.extend.trace(params, model, cache, whole((tile,)), whole((tile, chunk)), whole((tile,)), whole((tile,))),
             ),
             _traced(
-                DECODE, mesh, slots,
+                DECODE, mesh, slots, 1.0,
                 decode.decode.trace(
                     params, model, longest, (0,), cache, whole((slots, model.vocab_size), jnp.float32), whole((slots,)),
                     whole((slots,)), _whole(keys, mesh), whole((), jnp.float32),
@@ -204,7 +208,7 @@ def compile_program(traced: Traced) -> Compiled:
         peak=getattr(memory, "peak_memory_in_bytes", 0) or held + memory.temp_size_in_bytes,
         flops=traced.flops,
         compiler_flops=float(cost.get("flops", 0.0)),
-        operations=tuple(module.operations()),
+        operations=tuple(module.operations(traced.taken)),
         collectives=tuple(module.collectives()),
     )
 
@@ -214,8 +218,8 @@ def bytes_per_device(tree: Any) -> int:
     return sum(math.prod(a.sharding.shard_shape(a.shape)) * a.dtype.itemsize for a in jax.tree.leaves(tree))
 
 
-def _traced(name: str, mesh: Mesh, tokens: int, trace: Any) -> Traced:
-    return Traced(name, mesh, tokens, count_flops(trace.jaxpr), trace)
+def _traced(name: str, mesh: Mesh, tokens: int, taken: float, trace: Any) -> Traced:
+    return Traced(name, mesh, tokens, count_flops(trace.jaxpr, taken), taken, trace)
 
 
 def _laid_out(tree: Any, mesh: Mesh) -> Any:

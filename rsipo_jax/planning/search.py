@@ -40,8 +40,8 @@ def search(setting: Setting, progress: Callable[[str], None] = lambda _: None) -
         mesh = make_mesh(layout.data, layout.fsdp, layout.tensor, devices)
         there = replace(setting, config=layout.applied(config), mesh=mesh)
         try:
-            traced = [t for t in learner_programs(there.config, model, mesh) if t.name != SCORE]
-            plan = Plan(there, tuple(plan_program(there, t) for t in traced))
+            learner = learner_programs(there.config, model, mesh, setting.work)
+            plan = Plan(there, tuple(plan_program(there, t) for t in learner if t.name != SCORE))
         except OutOfMemory as error:
             memory = Memory(error.wanted, 0.0, slice_.chip.hbm)
             found.append(Candidate(layout, None, memory, 0.0))

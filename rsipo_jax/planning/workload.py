@@ -28,6 +28,7 @@ class Workload:
 
     rows: int  # trained: acting and skill-writing
     row_tokens: float  # of a trained row
+    sampled: float  # share of the tokens of trained rows that were sampled: the others were read
     scored_tokens: float  # over all scoring passes: behaviour and reference policy, and the teacher
     prefill_tokens: float  # prompt tokens that no slot holds yet
     prompt_tokens: int  # of a prompt, held or not
@@ -65,6 +66,7 @@ def step_workload(config: Config) -> Workload:
         read_to_write = fresh
     replays = episodes * config.skill.replays if writes else 0
     rows = acting_rows + skill_rows
+    sampled = episodes * (turns * response + written)
     trained = acting_rows * acting_row + skill_rows * skill_row
     # In float32 the sampler's own log-probabilities are the behaviour policy's.
     scored = (2 if config.model.dtype != "float32" else 1) * trained
@@ -76,6 +78,7 @@ def step_workload(config: Config) -> Workload:
     return Workload(
         rows=rows,
         row_tokens=trained / rows,
+        sampled=sampled / trained,
         scored_tokens=scored,
         prefill_tokens=(episodes + replays) * turns * fresh
         + read_skill

@@ -95,7 +95,8 @@ def _gradient(
     """Weighted mean negative log-likelihood of one batch [M, L] and its gradient by the trained parameters."""
 
     def loss(trained: Params) -> jax.Array:
-        logprobs, _ = logprobs_of(join(trained, frozen), config, tokens, positions, segments, 1.0)
+        taught = weights > 0
+        logprobs, _ = logprobs_of(join(trained, frozen), config, tokens, positions, segments, taught, 1.0)
         return -jnp.sum(weights * logprobs) / jnp.sum(weights)
 
     value, grads = jax.value_and_grad(loss)(trained)

@@ -64,29 +64,34 @@ def logprobs_of(
     tokens: Array,
     positions: Array,
     segment_ids: Array,
+    wanted: Array,
     temperature: float,
 ) -> tuple[Array, Array]:
-    """Log-probability of each token given the tokens before it in its segment, and the entropy there; [M, L] float32.
+    """Log-probability of each wanted token given those before it in its segment, and the entropy there; [M, L] float32.
 
-    The first token of a segment has no prediction: its value is meaningless and always masked out.
+    `wanted` is bool [M, L]; elsewhere both are 0. The first token of a segment has no prediction: its value is
+    meaningless, it is never wanted.
     """
     hidden = hidden_states(params, config, tokens, positions, segment_ids)
     shifted = jnp.roll(tokens, -1, axis=1)
-    logprobs, entropy = token_logprobs(params, config, hidden, shifted, temperature)
+    wanted = jnp.roll(wanted, -1, axis=1)
+    logprobs, entropy = token_logprobs(params, config, hidden, shifted, wanted, temperature)
     return jnp.roll(logprobs, 1, axis=1), jnp.roll(entropy, 1, axis=1)
 
 
-@partial(jax.jit, static_argnums=(1, 5))
+@partial(jax.jit, static_argnums=(1, 6))
 def score_tokens(
     params: Params,
     config: ModelConfig,
     tokens: Array,
     positions: Array,
     segment_ids: Array,
+    kind: Array,
     temperature: float,
 ) -> Array:
-    """The log-probabilities of `logprobs_of`, [M, L] float32, whole on every device."""
-    logprobs, _ = logprobs_of(params, config, tokens, positions, segment_ids, temperature)
+    """Log-probabilities of the sampled tokens, [M, L] float32, whole on every device; 0 on context tokens."""
+    sampled = kind != CONTEXT
+    logprobs, _ = logprobs_of(params, config, tokens, positions, segment_ids, sampled, temperature)
     return constrain(logprobs, None, None)
 
 
@@ -107,13 +112,16 @@ def score(
     batches = pack(rows.starts, range(len(rows)), max_length, microbatch_tokens * shards, shards)
     scored = [
         score_tokens(
-            params, config, *place_rows(b.take(rows.tokens), b.positions, b.segment_ids), temperature
+            params,
+            config,
+            *place_rows(b.take(rows.tokens), b.positions, b.segment_ids, b.take(rows.kind)),
+            temperature,
         )
         for b in batches
     ]
     for batch, packed in zip(batches, scored, strict=True):
         batch.put(np.asarray(packed), flat)
-    return np.where(rows.kind != CONTEXT, flat, np.float32(0))
+    return flat
 
 
 def rl_loss(
@@ -129,8 +137,10 @@ def rl_loss(
 
     `totals` = (action tokens, skill tokens) of the whole mini-batch, at least 1 each.
     """
-    new, entropy = logprobs_of(params, config, batch.tokens, batch.positions, batch.segment_ids, temperature)
     action, skill = batch.kind == ACTION, batch.kind == SKILL
+    new, entropy = logprobs_of(
+        params, config, batch.tokens, batch.positions, batch.segment_ids, action | skill, temperature
+    )
     advantages = hybrid_advantages(
         batch.advantages,
         batch.trust,

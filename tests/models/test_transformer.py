@@ -112,7 +112,9 @@ def test_scanned_layers_are_the_unrolled_ones_and_so_are_their_gradients() -> No
 
     def loss(params: Params, config: ModelConfig) -> jax.Array:
         hidden = hidden_states(params, config, IDS, positions, segments)
-        logprobs, entropy = token_logprobs(params, config, hidden, jnp.roll(IDS, -1, axis=1), 0.7)
+        logprobs, entropy = token_logprobs(
+            params, config, hidden, jnp.roll(IDS, -1, axis=1), segments > 0, 0.7
+        )
         return jnp.sum(jnp.where(segments > 0, logprobs + 0.3 * entropy, 0.0))
 
     both = [
@@ -143,18 +145,22 @@ def test_log_probabilities_and_entropy_at_a_temperature(temperature: float) -> N
     scores = hidden.astype(np.float64) @ np.asarray(params["embed"], np.float64).T
     p = reference.softmax(scores / temperature)
     wanted = np.log(np.take_along_axis(p, targets[..., None], axis=-1))[..., 0]
-    found, entropy = token_logprobs(params, SMALL, jnp.asarray(hidden), jnp.asarray(targets), temperature)
+    found, entropy = token_logprobs(
+        params, SMALL, jnp.asarray(hidden), jnp.asarray(targets), np.ones((2, 9), bool), temperature
+    )
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(entropy, -(p * np.log(p)).sum(axis=-1), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("tokens", [7, 9, 512])
+@pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
 def test_the_gradient_of_the_head_is_that_of_its_formula(
-    tokens: int, monkeypatch: pytest.MonkeyPatch
+    tokens: int, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Chunks that divide the tokens, leave some over, and hold all of them; both outputs at once."""
+    """Chunks that divide the tokens, leave some over, and hold all of them; none, some and all wanted."""
     monkeypatch.setattr(vocabulary, "CHUNK", tokens)
     rng = np.random.default_rng(tokens)
+    wanted = rng.random((2, 9)) < share
     hidden = rng.normal(size=(2, 9, SMALL.hidden_size)).astype(np.float32)
     targets = rng.integers(0, SMALL.vocab_size, (2, 9)).astype(np.int32)
     weight = rng.normal(size=(2, 2, 9)).astype(np.float32)
@@ -162,10 +168,11 @@ def test_the_gradient_of_the_head_is_that_of_its_formula(
     def plainly(params: Params, hidden: jax.Array) -> tuple[jax.Array, jax.Array]:
         log_p = jax.nn.log_softmax(hidden @ params["embed"].T / 0.7, axis=-1)
         chosen = jnp.take_along_axis(log_p, targets[..., None], axis=-1)[..., 0]
-        return chosen, -jnp.sum(jnp.exp(log_p) * log_p, axis=-1)
+        entropy = -jnp.sum(jnp.exp(log_p) * log_p, axis=-1)
+        return jnp.where(wanted, chosen, 0.0), jnp.where(wanted, entropy, 0.0)
 
     def in_chunks(params: Params, hidden: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return token_logprobs(params, SMALL, hidden, targets, 0.7)
+        return token_logprobs(params, SMALL, hidden, jnp.asarray(targets), jnp.asarray(wanted), 0.7)
 
     def pulled(head: Callable[..., tuple[jax.Array, jax.Array]]) -> tuple[Any, ...]:
         out, pull = jax.vjp(head, {"embed": make_params(SMALL)["embed"]}, jnp.asarray(hidden))
@@ -183,7 +190,7 @@ def test_no_array_has_rows_length_and_vocabulary() -> None:
 
     def loss(params: Params) -> jax.Array:
         hidden = hidden_states(params, wide, tokens, tokens, tokens + 1)
-        logprobs, entropy = token_logprobs(params, wide, hidden, jnp.asarray(tokens))
+        logprobs, entropy = token_logprobs(params, wide, hidden, jnp.asarray(tokens), tokens == 0)
         return jnp.sum(logprobs) + jnp.sum(entropy)
 
     program = str(jax.make_jaxpr(jax.grad(loss))(init_params(wide, jax.random.key(0))))

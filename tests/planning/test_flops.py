@@ -107,7 +107,16 @@ def test_a_network_counts_all_its_layers(scan: bool) -> None:
     # One block of queries: all scores are computed, not only those that causality leaves.
     scores = 2 * attention_flops(model, tokens, length)
     assert count_flops(traced.jaxpr) == layers + scores
-    assert useful_flops(model, tokens, length) == layers + 2 * tokens * 32 * 16 + scores / 2
+    assert useful_flops(model, tokens, length, 0.25) == layers + 2 * tokens / 4 * 32 * 16 + scores / 2
+
+
+def test_a_condition_counts_as_often_as_it_holds() -> None:
+    def some(a: jax.Array) -> jax.Array:
+        return jax.lax.cond(a[0, 0] > 0, lambda a: a @ a, lambda a: a, a)
+
+    traced = jax.jit(some).trace(jax.ShapeDtypeStruct((4, 4), jnp.float32))
+    assert count_flops(traced.jaxpr) == 2 * 4**3
+    assert count_flops(traced.jaxpr, taken=0.25) == 2 * 4**3 / 4
 
 
 def test_the_published_sizes_are_those_of_the_names() -> None:

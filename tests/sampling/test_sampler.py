@@ -65,7 +65,7 @@ def test_log_probabilities_are_those_of_the_scoring_pass(temperature: float) -> 
     positions, segments = np.tile(np.arange(64, dtype=np.int32), (4, 1)), np.ones((4, 64), np.int32)
     for row, prompt, completion in zip(rows, PROMPTS, made, strict=True):
         row[: len(prompt) + MAX_NEW] = [*prompt, *completion.tokens]
-    scored, _ = logprobs_of(params(), MODEL, rows, positions, segments, temperature)
+    scored, _ = logprobs_of(params(), MODEL, rows, positions, segments, segments > 0, temperature)
     for row, prompt, completion in zip(np.asarray(scored), PROMPTS, made, strict=True):
         n = len(prompt)
         np.testing.assert_allclose(completion.logprobs, row[n : n + MAX_NEW], atol=1e-4)

@@ -160,7 +160,7 @@ def test_the_gradient_is_that_of_the_weighted_mean_and_noise_has_no_part_in_it(
     (batch,) = pack(rows.starts, [0, 1], settings.context.max_length, 720)
     inputs = batch.take(rows.tokens), batch.positions, batch.segment_ids
     loss, grads = sft._gradient(params, {}, network, *inputs, batch.take(weights))
-    logprobs, _ = logprobs_of(params, network, *inputs, 1.0)
+    logprobs, _ = logprobs_of(params, network, *inputs, batch.segment_ids > 0, 1.0)
     assert float(loss) == pytest.approx(
         -np.average(np.asarray(logprobs), weights=batch.take(weights)), rel=1e-5
     )

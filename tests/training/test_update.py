@@ -229,9 +229,11 @@ def test_on_policy_the_gradient_is_the_policy_gradient() -> None:
     for kind in (ACTION, SKILL):
         weight[rows.kind == kind] = credit.advantages[rows.kind == kind] / (rows.kind == kind).sum()
 
+    sampled = micro.take(rows.kind) != CONTEXT
+
     def objective(params: Params) -> jax.Array:
         logprobs, _ = update.logprobs_of(
-            params, MODEL, micro.take(rows.tokens), micro.positions, micro.segment_ids, TEMPERATURE
+            params, MODEL, micro.take(rows.tokens), micro.positions, micro.segment_ids, sampled, TEMPERATURE
         )
         return -jnp.sum(micro.take(weight) * logprobs)
 
