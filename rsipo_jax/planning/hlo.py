@@ -118,6 +118,8 @@ class Module:
 
     def trip_count(self, loop: Instruction) -> float | None:
         """How often the body of a while loop runs; None when that depends on data."""
+        if written := re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.attributes):  # as on GPU
+            return float(written[1])
         condition = self.computations[loop.attribute("condition")]
         test = condition.root
         if test.opcode == "fusion":  # on CPU

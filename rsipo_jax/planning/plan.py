@@ -154,7 +154,7 @@ def with_attention(model: ModelConfig, slice_: Slice) -> tuple[ModelConfig, str]
         return model, ""
     return replace(model, attention="xla"), (
         "planned with attention='xla': cuDNN's, which a run on these GPUs uses, can only be traced where cuDNN is; "
-        "it takes less memory and time"
+        "of the blocks of keys that the one planned goes over, as many as the rows' segments need, one is counted"
     )
 
 

@@ -70,6 +70,16 @@ def test_a_loop_multiplies_what_is_in_its_body(step: int, trips: int) -> None:
     assert found.group == (0, 1, 2, 3) and found.op == "jit(f)/while/body/gather"
 
 
+def test_a_trip_count_that_the_compiler_writes_down_is_taken() -> None:
+    text = loop(1).replace("body=%body", 'body=%body, backend_config={"known_trip_count":{"n":"5"}}')
+    assert [c.count for c in hlo.parse(text).collectives()] == [5.0]
+
+
+def test_a_loop_that_ends_on_data_counts_once() -> None:
+    text = loop(1).replace("%bound = s32[]{:T(128)} constant(28)", "%bound = s32[]{:T(128)} negate(%i.1)")
+    assert [c.count for c in hlo.parse(text).collectives()] == [1.0]
+
+
 def test_traffic_counts_what_is_in_hbm() -> None:
     # In each turn: the counter, what the slice reads (its result stays on chip), what the gather writes. Once: what the
     # custom call reads and writes.
