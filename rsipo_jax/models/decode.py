@@ -58,7 +58,7 @@ def _cut(cache: jax.Array) -> jax.Array:
 def serving_params(params: Params, config: ModelConfig) -> Params:
     """Parameters in the compute dtype with layers unstacked: scanning layers costs 1.6-2x in decoding.
 
-    On the sampling mesh only the `tensor` axis cuts them.
+    They are laid out as the table says.
     """
     params = constrain_tree(cast_params(params, config.dtype), PARAM_AXES)
     return params | {"layers": unstack_layers(params["layers"], config.num_layers)}

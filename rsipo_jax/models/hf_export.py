@@ -10,6 +10,8 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,8 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from rsipo_jax.models.huggingface import FAMILIES, INDEX, TOP_LEVEL, WEIGHTS, in_layer
-from rsipo_jax.models.lora import merge
-from rsipo_jax.models.transformer import ModelConfig, Params
+from rsipo_jax.models.lora import is_adapter, merged
+from rsipo_jax.models.transformer import LORA_A, LORA_B, ModelConfig, Params
 
 ARCHITECTURES = {"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "llama": "LlamaForCausalLM"}
 FILE_BYTES = 4 * 10**9  # of one file of weights, at most
@@ -39,13 +41,14 @@ def save_checkpoint(
 ) -> None:
     """Writes weights, config.json and generation_config.json to `folder`, which is empty or absent until it is complete.
 
-    Adapters are merged into the weights. The current process must be able to address every shard.
+    Adapters are merged into the weights, in float32 before they are rounded to `dtype`. The current process must be able
+    to address every shard.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     draft.chmod(0o755)  # a folder to hand on, not a private one
     try:
-        _save_weights(draft, dict(_tensors(merge(params, config), config)), dtype, file_bytes)
+        _save_weights(draft, dict(_tensors(params, config)), dtype, file_bytes)
         _write_json(draft / "config.json", _config(config, dtype, max_length, stop_ids, pad_id))
         _write_json(
             draft / "generation_config.json", {"eos_token_id": list(stop_ids), "pad_token_id": pad_id}
@@ -56,17 +59,29 @@ def save_checkpoint(
         shutil.rmtree(draft, ignore_errors=True)
 
 
-Tensor = tuple[jax.Array, int | None]  # a leaf and, where it is a stack, the layer
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor of a checkpoint, not fetched yet."""
+
+    size: int
+    fetch: Callable[[], jax.Array]  # a vector, or a matrix as checkpoints have it: [out, in]
 
 
 def _tensors(params: Params, config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
     """Every tensor by its name in a checkpoint."""
     for leaf, name in TOP_LEVEL.items():
         if leaf in params:
-            yield name, (params[leaf], None)
+            yield name, Tensor(params[leaf].size, partial(params.__getitem__, leaf))
     for i in range(config.num_layers):
         for leaf, stack in params["layers"].items():
-            yield in_layer(i, leaf), (stack, i)
+            if not is_adapter(leaf):
+                size = stack.size // config.num_layers
+                yield in_layer(i, leaf), Tensor(size, partial(_of_layer, params["layers"], i, leaf, config))
+
+
+def _of_layer(layers: Params, i: int, leaf: str, config: ModelConfig) -> jax.Array:
+    layer = {name: layers[name][i] for name in (leaf, leaf + LORA_A, leaf + LORA_B) if name in layers}
+    return merged(layer, leaf, config).T
 
 
 def _save_weights(folder: Path, tensors: Mapping[str, Tensor], dtype: str, file_bytes: int) -> None:
@@ -74,8 +89,8 @@ def _save_weights(folder: Path, tensors: Mapping[str, Tensor], dtype: str, file_
     itemsize = jnp.dtype(dtype).itemsize
     files: list[list[str]] = [[]]
     total, room = 0, file_bytes
-    for name, (leaf, layer) in tensors.items():
-        size = itemsize * leaf.size // (1 if layer is None else len(leaf))
+    for name, tensor in tensors.items():
+        size = itemsize * tensor.size
         if files[-1] and size > room:
             files.append([])
             room = file_bytes
@@ -85,18 +100,14 @@ def _save_weights(folder: Path, tensors: Mapping[str, Tensor], dtype: str, file_
     file_of: dict[str, str] = {}
     for n, names in enumerate(files, 1):
         file = WEIGHTS if len(files) == 1 else f"model-{n:05d}-of-{len(files):05d}.safetensors"
-        fetched = {name: _fetch(*tensors[name], dtype) for name in names}
+        fetched = {
+            name: np.ascontiguousarray(np.asarray(tensors[name].fetch()), jnp.dtype(dtype)) for name in names
+        }
         save_file(fetched, folder / file, metadata={"format": "pt"})  # without this transformers refuses it
         (folder / file).chmod(0o644)  # it makes files for their owner only
         file_of |= dict.fromkeys(names, file)
     if len(files) > 1:
         _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": file_of})
-
-
-def _fetch(leaf: jax.Array, layer: int | None, dtype: str) -> np.ndarray:
-    """A tensor on the host, as checkpoints have it: matrices of a layer [out, in]."""
-    values = np.asarray(leaf if layer is None else leaf[layer].T)
-    return np.ascontiguousarray(values, jnp.dtype(dtype))
 
 
 def _config(

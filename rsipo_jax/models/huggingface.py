@@ -209,6 +209,14 @@ def _sharded(
     return jax.make_array_from_single_device_arrays(shape, layout, shards)
 
 
+def _windowless_layers(path: Path, raw: Mapping[str, Any]) -> int:
+    """How many of the first layers attend to everything although a window is in use."""
+    value = raw.get("max_window_layers") or 0
+    if type(value) is not int:
+        raise _unsupported(path, "max_window_layers", value, "a whole number")
+    return value
+
+
 def _check_full_attention(path: Path, raw: Mapping[str, Any], family: str, num_layers: int) -> None:
     """Refuses sliding windows, which transformers turns on by `layer_types` or by the three fields it replaced.
 
@@ -216,12 +224,13 @@ def _check_full_attention(path: Path, raw: Mapping[str, Any], family: str, num_l
     """
     if family == "llama" and raw.get("sliding_window") is not None:
         raise _unsupported(path, "sliding_window", raw["sliding_window"], "null")
-    for kind in raw.get("layer_types") or ():
+    kinds = raw.get("layer_types") or []
+    for kind in kinds if isinstance(kinds, list) else [kinds]:
         if kind != "full_attention":
             raise _unsupported(path, "layer_types", kind, '"full_attention" in every layer')
     window = raw.get("sliding_window", "the default")  # null switches it off, leaving it out does not
     used = raw.get("use_sliding_window") and window is not None
-    if used and raw.get("layer_types") is None and (raw.get("max_window_layers") or 0) < num_layers:
+    if used and raw.get("layer_types") is None and _windowless_layers(path, raw) < num_layers:
         raise _unsupported(path, "use_sliding_window", raw["use_sliding_window"], "false")
 
 
@@ -333,10 +342,12 @@ def _check_tensors(folder: Path, files: Mapping[str, Path], shapes: Mapping[str,
                 f"the safetensors in {folder} {problem} tensors for its config.json ({_some(names)}): "
                 "set config.model.checkpoint to a complete causal language model"
             )
+    head, embed = TOP_LEVEL["lm_head"], TOP_LEVEL["embed"]
+    wanted = {head: shapes[embed], **shapes}
     for name, found, kind in _stored(files):
-        if name in shapes and found != shapes[name]:
+        if name in wanted and found != wanted[name]:
             raise CheckpointError(
-                f"{name} in {folder} has the shape {found}, but its config.json asks for {shapes[name]}: "
+                f"{name} in {folder} has the shape {found}, but its config.json asks for {wanted[name]}: "
                 "fetch both files from the same checkpoint"
             )
         if name in allowed and kind not in DTYPES:

@@ -35,11 +35,16 @@ def add_adapters(params: Params, rank: int, targets: Sequence[str], key: jax.Arr
 def split(params: Params) -> tuple[Params, Params]:
     """The parameters that are trained, and the rest: the adapters where there are any, otherwise everything."""
     layers = params["layers"]
-    adapters = {name: a for name, a in layers.items() if name.endswith((LORA_A, LORA_B))}
+    adapters = {name: a for name, a in layers.items() if is_adapter(name)}
     if not adapters:
         return params, {}
     base = {name: a for name, a in layers.items() if name not in adapters}
     return {"layers": adapters}, params | {"layers": base}
+
+
+def is_adapter(name: str) -> bool:
+    """Whether a leaf of that name belongs to an adapter."""
+    return name.endswith((LORA_A, LORA_B))
 
 
 def join(trained: Params, frozen: Params) -> Params:
@@ -47,15 +52,10 @@ def join(trained: Params, frozen: Params) -> Params:
     return {**frozen, **trained, "layers": {**frozen.get("layers", {}), **trained["layers"]}}
 
 
-def merge(params: Params, config: ModelConfig) -> Params:
-    """Parameters without adapters that compute what these do: W + (alpha / r) A B, in W's dtype."""
-    trained, frozen = split(params)
-    if not frozen:
-        return params
-    layers = dict(frozen["layers"])
-    for name in layers:
-        if (down := trained["layers"].get(name + LORA_A)) is not None:
-            low_rank = jnp.einsum("nir,nro->nio", down, trained["layers"][name + LORA_B])
-            merged = layers[name].astype(jnp.float32) + config.lora_alpha / down.shape[-1] * low_rank
-            layers[name] = merged.astype(layers[name].dtype)
-    return frozen | {"layers": layers}
+def merged(layer: Params, name: str, config: ModelConfig) -> jax.Array:
+    """The parameter `name` of one layer; where it has an adapter, W + (alpha / r) A B in float32."""
+    if (down := layer.get(name + LORA_A)) is None:
+        return layer[name]
+    return layer[name].astype(jnp.float32) + config.lora_alpha / down.shape[-1] * (
+        down @ layer[name + LORA_B]
+    )

@@ -56,7 +56,7 @@ def _embed_backward(kept: tuple[Array, Array], gradient: Array) -> tuple[Array, 
         own, place = _places(tokens, like.shape[0], cut)
         total = jnp.zeros((like.shape[0], gradient.shape[-1]), jnp.float32)
         total = total.at[place].add(jnp.where(own[..., None], gradient, 0).astype(jnp.float32))
-        return _scatter(total.astype(gradient.dtype), table_spec)
+        return _scatter(total.astype(gradient.dtype), table_spec, rows)
 
     into = rows, PartitionSpec(*rows, None), table_spec
     return _on_mesh(local, into, table_spec)(tokens, gradient, table), None
@@ -160,7 +160,7 @@ def _backward(
         )
         d_table, d_hidden = _over_wanted(chunk, zeros, wanted)
         d_hidden = _across(lax.psum, d_hidden.reshape(hidden.shape), cut)
-        return _scatter(d_table.T.astype(table.dtype), table_spec), d_hidden
+        return _scatter(d_table.T.astype(table.dtype), table_spec, rows), d_hidden
 
     into = (table_spec, states, *[rows] * 6)
     d_table, d_hidden = _on_mesh(local, into, (table_spec, states))(
@@ -193,7 +193,7 @@ def _over_wanted(chunk: Callable[[Any, Array], Any], start: Any, wanted: Array) 
 
 def _take(arrays: tuple[Array, ...], at: Array) -> tuple[Array, ...]:
     """Rows `at` of arrays [b, T, ...] flattened to [b * T, ...]; places behind them have the last row."""
-    return tuple(a.reshape(-1, *a.shape[2:]).at[at].get(mode="clip") for a in arrays)
+    return tuple(jnp.take(a.reshape(-1, *a.shape[2:]), at, axis=0, mode="clip") for a in arrays)
 
 
 def _layout(table: Array, shape: Sequence[int]) -> tuple[PartitionSpec, PartitionSpec, bool]:
@@ -223,9 +223,14 @@ def _gather(table: Array, table_spec: PartitionSpec) -> Array:
     return table if table_spec[1] is None else lax.all_gather(table, FSDP, axis=1, tiled=True)
 
 
-def _scatter(gradient: Array, table_spec: PartitionSpec) -> Array:
+def _scatter(gradient: Array, table_spec: PartitionSpec, rows: PartitionSpec) -> Array:
     """The sum over all devices' rows of the batch, cut as the table is."""
     sizes = axis_sizes()
+    if rows[0] is None:  # every device has all rows, and so the whole sum
+        if table_spec[1] is None:
+            return gradient
+        width = gradient.shape[1] // sizes[FSDP]
+        return lax.dynamic_slice_in_dim(gradient, lax.axis_index(FSDP) * width, width, axis=1)
     if sizes.get(DATA, 1) > 1:
         gradient = lax.psum(gradient, DATA)
     if table_spec[1] is not None:

@@ -29,6 +29,7 @@ from rsipo_jax.planning.networks import abstract_params
 from rsipo_jax.planning.workload import Workload
 from rsipo_jax.sampling.sampler import CAPACITY_STEP, CHUNKS, EXTEND_TOKENS
 from rsipo_jax.training import update
+from rsipo_jax.training.packing import microbatch_bins
 from rsipo_jax.training.state import TrainState, make_optimizer
 
 SCORE, ACCUMULATE, APPLY, PREFILL, DECODE = PROGRAMS = (
@@ -94,7 +95,7 @@ def learner_programs(config: Config, model: ModelConfig, mesh: Mesh, work: Workl
     with jax.set_mesh(mesh):
         params = _laid_out(abstract_params(model, config.lora), mesh)
         trained, frozen = split(params)
-        shape = (max(1, cfg.microbatch_tokens // length) * batch_shards(), length)
+        shape = (microbatch_bins(cfg.microbatch_tokens, length, batch_shards()), length)
 
         def rows(dtype: Any) -> Any:
             return jax.ShapeDtypeStruct(

@@ -9,25 +9,25 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from rsipo_jax.models.transformer import PARAM_AXES, ModelConfig, Params, cast_params
+from rsipo_jax.models.decode import serving_params
+from rsipo_jax.models.transformer import PARAM_AXES, ModelConfig, Params
 from rsipo_jax.parallel.sharding import AXES, tree_shardings
 
 HOST = "host"
 
 
 def to_sampling_mesh(params: Params, config: ModelConfig, mesh: Mesh) -> Params:
-    """The parameters in the compute dtype on `mesh` (this process's devices), wherever they lie now.
+    """The parameters as `serving_params` has them, on `mesh` (this process's devices), wherever they lie now.
 
-    Every process calls this together: the weights are rounded where they lie, move once, between devices, into a layout
-    that repeats itself on every process, and each process takes its own part of that without a copy.
+    Every process calls this together: the weights are rounded and unstacked where they lie, move once, between devices,
+    into a layout that repeats itself on every process, and each process takes its own part of that without a copy.
     """
-    everywhere = _on_all_processes(mesh)
-    rounded = _rounded(params, config.dtype)
-    shardings = tree_shardings(rounded, PARAM_AXES, everywhere)
-    return jax.tree.map(partial(_own_part, mesh=mesh), jax.device_put(rounded, shardings))
+    served = _served(params, config)
+    shardings = tree_shardings(served, PARAM_AXES, _on_all_processes(mesh))
+    return jax.tree.map(partial(_own_part, mesh=mesh), jax.device_put(served, shardings))
 
 
-_rounded = jax.jit(cast_params, static_argnums=1)
+_served = jax.jit(serving_params, static_argnums=1)
 
 
 def _on_all_processes(mesh: Mesh) -> Mesh:

@@ -16,8 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from rsipo_jax.models.decode import decode, extend, init_cache, serving_params
+from rsipo_jax.models.decode import KVCache, decode, extend, init_cache
 from rsipo_jax.models.transformer import ModelConfig, Params
+from rsipo_jax.parallel.sharding import TENSOR
 from rsipo_jax.sampling.reshard import to_sampling_mesh
 
 Address = tuple[int, int, int, int, int]  # names one completion: (purpose, step, task, rollout, turn)
@@ -63,11 +64,14 @@ class Sampler:
         stop_ids: tuple[int, ...],
         seed: int,
     ) -> None:
-        self.config, self.mesh, self.slots = config, mesh, slots
+        self._shards = mesh.size // mesh.shape[TENSOR]  # each has as many slots
+        self.config, self.mesh, self.slots = config, mesh, -(-slots // self._shards) * self._shards
         self.max_length, self.seed = max_length, seed
         self.max_new_tokens, self.stop_ids = max_new_tokens, stop_ids
-        self._cached = np.zeros((slots, max_length), np.int32)  # ids whose keys and values the slot holds
-        self._cached_length = np.zeros(slots, np.int64)
+        self._cached = np.zeros(
+            (self.slots, max_length), np.int32
+        )  # ids whose keys and values the slot holds
+        self._cached_length = np.zeros(self.slots, np.int64)
         self._params: Params = {}
 
     def load(self, params: Params) -> None:
@@ -77,9 +81,9 @@ class Sampler:
         earlier steps were, not even by rounding, or a run that resumes here would differ from one that went through.
         """
         self._cached_length[:] = 0
-        moved = to_sampling_mesh(params, self.config, self.mesh)
+        self._params, self._cache = {}, KVCache([], [])  # their memory is for what comes
+        self._params = to_sampling_mesh(params, self.config, self.mesh)
         with jax.set_mesh(self.mesh):
-            self._params = _serving(moved, self.config)
             self._cache = init_cache(self.config, self.slots, min(CAPACITY_STEP, self.max_length))
 
     def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
@@ -160,8 +164,8 @@ class Sampler:
         return scores
 
     def _tile(self, chunk: int) -> int:
-        """Rows of one `extend` call."""
-        return max(1, min(self.slots, EXTEND_TOKENS // chunk))
+        """Rows of one `extend` call: EXTEND_TOKENS on each device that has slots of its own."""
+        return self._shards * max(1, min(self.slots // self._shards, EXTEND_TOKENS // chunk))
 
     def _run_extend(
         self, chunk: int, rows: Sequence[tuple[int, np.ndarray, int]]
@@ -175,6 +179,3 @@ class Sampler:
             tokens[i, : len(new)] = new
         self._cache, scores = extend(self._params, self.config, self._cache, slots, tokens, start, count)
         return slots, scores
-
-
-_serving = jax.jit(serving_params, static_argnums=1)

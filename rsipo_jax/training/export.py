@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import jax
 
-from rsipo_jax.config import Config
+from rsipo_jax.config import Config, MeshConfig
 from rsipo_jax.models.hf_export import save_checkpoint
 from rsipo_jax.models.huggingface import max_position_embeddings, resolve_checkpoint
 from rsipo_jax.reports.console import make_console
@@ -24,6 +25,7 @@ def export(config: Config, workdir: Path, step: int, out: Path, dtype: str) -> N
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"--out={out} is there already: name a new folder, or empty this one")
     step = kept_step(workdir, step)
+    config = replace(config, mesh=MeshConfig())  # of this machine, whatever the run had
     console = make_console()
     with jax.set_mesh(setup.learner_mesh(config)):
         network = setup.load_network(config, workdir)

@@ -30,14 +30,18 @@ class MicroBatch:
         flat[self.source[real]] = packed[real]
 
 
+def microbatch_bins(microbatch_tokens: int, length: int, shards: int) -> int:
+    """Bins of `length` tokens in one micro-batch, of which each of the `shards` computes `microbatch_tokens` at most."""
+    return shards * max(1, microbatch_tokens // length)
+
+
 def pack(
-    starts: np.ndarray, rows: Sequence[int], length: int, microbatch_tokens: int, shards: int = 1
+    starts: np.ndarray, rows: Sequence[int], length: int, count: int, shards: int = 1
 ) -> list[MicroBatch]:
     """Packs the given rows (indices; row r is [starts[r], starts[r + 1]) of the flat arrays) into micro-batches.
 
-    First fit, longest first, into bins of `length` tokens; a micro-batch is `microbatch_tokens // length` bins (at
-    least one), and empty ones up to a multiple of the `shards` into which the devices cut it. Raises ValueError when a
-    row is longer than a bin.
+    First fit, longest first, into bins of `length` tokens; a micro-batch is `count` bins, and empty ones up to a
+    multiple of the `shards` into which the devices cut it. Raises ValueError when a row is longer than a bin.
     """
     lengths = {int(r): int(starts[r + 1] - starts[r]) for r in rows}
     bins: list[list[int]] = []
@@ -52,7 +56,6 @@ def pack(
             bins.append([])
         bins[place].append(r)
         room[place] -= lengths[r]
-    count = max(1, microbatch_tokens // length)
     padded = -(-count // shards) * shards
     return [_micro_batch(bins[i : i + count], padded, length, starts) for i in range(0, len(bins), count)]
 

@@ -59,6 +59,8 @@ def check_checkpoint(config: Config) -> None:
 
     Raises ConfigError, also when the devices cannot share the network as `config.mesh` says.
     """
+    check_platform(config)
+    mesh = sampling_mesh(config.mesh.sampling_tensor)
     if not config.model.checkpoint:
         return
     try:
@@ -67,6 +69,18 @@ def check_checkpoint(config: Config) -> None:
     except ValueError as error:  # each is one sentence
         raise ConfigError(str(error)) from error
     check_layout(model, learner_mesh(config))
+    check_layout(model, mesh, "sampling_tensor")
+
+
+def check_platform(config: Config) -> None:
+    """Raises ConfigError when the attention that is asked for does not run on this machine."""
+    attention, backend = config.model.attention, jax.default_backend()
+    wanted = {"splash": "tpu", "cudnn": "gpu"}.get(attention, backend)
+    if wanted != backend:
+        raise ConfigError(
+            f"config.model.attention={attention!r} runs on a {wanted.upper()}, and JAX has found a {backend.upper()}: "
+            "set it to 'auto'"
+        )
 
 
 def learner_mesh(config: Config) -> Mesh:
@@ -74,16 +88,17 @@ def learner_mesh(config: Config) -> Mesh:
     return make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
 
 
-def check_layout(model: ModelConfig, mesh: Mesh) -> None:
-    """Raises ConfigError when a mesh axis does not divide what it would cut."""
+def check_layout(model: ModelConfig, mesh: Mesh, tensor: str = TENSOR) -> None:
+    """Raises ConfigError when a mesh axis does not divide what it would cut; `tensor` is its name in the settings."""
     for axis, what, size in (
         (FSDP, "channels", model.hidden_size),
         (TENSOR, "heads", model.num_heads),
         (TENSOR, "feed-forward channels", model.intermediate_size),
     ):
         if size % mesh.shape[axis]:
+            key = tensor if axis == TENSOR else axis
             raise ConfigError(
-                f"config.mesh.{axis}={mesh.shape[axis]} does not divide the network's {size} {what}: give a divisor"
+                f"config.mesh.{key}={mesh.shape[axis]} does not divide the network's {size} {what}: give a divisor"
             )
 
 
@@ -109,6 +124,11 @@ def prepare_network(config: Config, workdir: Path, demos: list[Demonstration]) -
     if not config.model.checkpoint and not folder.exists():
         if (workdir / SFT).exists():
             raise ConfigError(f"{workdir} holds a policy in {SFT}/ without its {TOKENIZER}/: copy both")
+        if not demos:
+            raise ConfigError(
+                "config.sft.games=0 leaves a fresh network without text for its tokenizer: demonstrate some games, or name "
+                "config.model.checkpoint"
+            )
         train_sentencepiece(_texts(demos), folder, config.tokenizer.vocab_size)
     return load_network(config, workdir)
 
@@ -131,6 +151,7 @@ def load_network(config: Config, workdir: Path) -> Network:
         tokenizer = load_tokenizer(workdir / TOKENIZER)
         model = fresh_model(config, tokenizer.vocab_size)
         check_layout(model, learner_mesh(config))
+        check_layout(model, sampling_mesh(config.mesh.sampling_tensor), "sampling_tensor")
         params = _fresh_params(model, held, config.seed)
     if rank:
         params = _adapted(params, rank, config.lora.targets, config.seed)
@@ -200,7 +221,13 @@ def sft_policy(
 def load_sft(workdir: Path, network: Network) -> Params:
     """The SFT policy that the run in `workdir` has kept."""
     trained, frozen = split(network.params)
-    return join(load_params(workdir / SFT, trained), frozen)
+    try:
+        return join(load_params(workdir / SFT, trained), frozen)
+    except ValueError as error:  # a page about trees
+        raise ConfigError(
+            f"{workdir / SFT} holds other parameters than these settings train: was it made with another "
+            "config.lora.rank, config.lora.targets or config.model? Choose another --workdir"
+        ) from error
 
 
 def make_agent(config: Config, root: GameData, network: Network) -> Agent:

@@ -20,7 +20,7 @@ from rsipo_jax.orders import order_stream
 from rsipo_jax.parallel.sharding import batch_shards, constrain_tree
 from rsipo_jax.text.tokenizer import Tokenizer
 from rsipo_jax.training.demonstrations.play import Demonstration
-from rsipo_jax.training.packing import MicroBatch, pack
+from rsipo_jax.training.packing import MicroBatch, microbatch_bins, pack
 from rsipo_jax.training.rows import ACTION, CONTEXT, SKILL, Rows, rows_from
 from rsipo_jax.training.state import TrainState, cosine, create_state, make_optimizer
 from rsipo_jax.training.update import apply_gradients, logprobs_of, place_rows
@@ -129,11 +129,9 @@ def _epoch(
     order = rng.permutation(members).tolist()
     # Packing sorts by length; within pools of shuffled rows, so that every epoch mixes them anew.
     pools = [order[i : i + PACKING_POOL] for i in range(0, len(order), PACKING_POOL)]
-    tokens, shards = (
-        config.sft.batch_tokens,
-        batch_shards(),
-    )  # of one update: more devices do not make it larger
-    packed = [batch for pool in pools for batch in pack(rows.starts, pool, length, tokens, shards)]
+    # Of one update: more devices do not make it larger.
+    bins = microbatch_bins(config.sft.batch_tokens, length, 1)
+    packed = [batch for pool in pools for batch in pack(rows.starts, pool, length, bins, batch_shards())]
     return [packed[i] for i in rng.permutation(len(packed))]
 
 

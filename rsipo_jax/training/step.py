@@ -25,7 +25,7 @@ from rsipo_jax.parallel.sharding import batch_shards
 from rsipo_jax.skills.trust import PriorState, trust, update_prior
 from rsipo_jax.skills.writing import Skill, write_skills
 from rsipo_jax.training.metrics import Phases, step_metrics
-from rsipo_jax.training.packing import pack
+from rsipo_jax.training.packing import microbatch_bins, pack
 from rsipo_jax.training.rows import ACTION, SKILL, Rows, rows_from, teacher_rows
 from rsipo_jax.training.state import TrainState, make_optimizer, warmup
 from rsipo_jax.training.tasks import draw_tasks
@@ -202,8 +202,9 @@ def _update(
         members = order[first : first + size]
         totals = count_kinds(rows, members)
         grads = no_gradients(state.params)
-        length, shards = config.context.max_length, batch_shards()
-        for micro in pack(rows.starts, members.tolist(), length, cfg.microbatch_tokens * shards, shards):
+        length = config.context.max_length
+        bins = microbatch_bins(cfg.microbatch_tokens, length, batch_shards())
+        for micro in pack(rows.starts, members.tolist(), length, bins):
             grads, sums = accumulate(
                 state.params, learner.frozen, learner.model, make_batch(micro, rows, scores, credit), totals,
                 config.loss, config.skill.eta, config.rollout.temperature, grads,

@@ -22,7 +22,7 @@ from rsipo_jax.models.lora import join
 from rsipo_jax.models.transformer import PARAM_AXES, ModelConfig, Params, hidden_states
 from rsipo_jax.models.vocabulary import token_logprobs
 from rsipo_jax.parallel.sharding import batch_shards, constrain, constrain_tree, place
-from rsipo_jax.training.packing import MicroBatch, pack
+from rsipo_jax.training.packing import MicroBatch, microbatch_bins, pack
 from rsipo_jax.training.rows import ACTION, CONTEXT, SKILL, Rows
 from rsipo_jax.training.state import TrainState
 
@@ -108,8 +108,8 @@ def score(
     One function for the teacher, the reference and the behaviour policy: only `params` and `rows` differ.
     """
     flat = np.zeros(len(rows.tokens), np.float32)
-    shards = batch_shards()
-    batches = pack(rows.starts, range(len(rows)), max_length, microbatch_tokens * shards, shards)
+    bins = microbatch_bins(microbatch_tokens, max_length, batch_shards())
+    batches = pack(rows.starts, range(len(rows)), max_length, bins)
     scored = [
         score_tokens(
             params,

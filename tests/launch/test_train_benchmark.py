@@ -31,7 +31,7 @@ SMALL = train.Shape(
     lambda rng: [(CONTEXT, int(rng.integers(4, 50))), (int(rng.choice([ACTION, SKILL])), 5), (CONTEXT, 3), (ACTION, 4)],
     bins=4, length=100, micro_bins=2, micro_rows=3, loss=LossConfig(kl=0.05, entropy=0.02, distill=0.4),
 )  # fmt: skip
-LLAMA = replace(SMALL, network=SMALL.network | {"model_type": "llama", "architectures": ["LlamaForCausalLM"]})
+QWEN2 = replace(SMALL, network=SMALL.network | {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]})
 BOTH_SIDES = ("tokens_per_s", "s", "padded_tokens", "padding", "loss", "grad_norm")
 
 
@@ -66,7 +66,7 @@ def test_rows_are_those_of_an_episode_or_of_a_turn(seed: int) -> None:
 def test_rows_are_drawn_until_the_bins_are_full(shape: train.Shape) -> None:
     work = train.draw_work(shape)
     rows, sampled = work.rows, work.rows.kind != CONTEXT
-    bins = pack(rows.starts, range(len(rows)), shape.length, shape.length)
+    bins = pack(rows.starts, range(len(rows)), shape.length, 1)
     assert len(bins) == shape.bins
     assert rows.lengths.sum() > 0.8 * shape.bins * shape.length
     assert set(rows.kind.tolist()) == {CONTEXT, ACTION, SKILL}  # both terms of the loss count
@@ -100,7 +100,7 @@ def test_the_tiny_shape_is_that_of_the_preset() -> None:
 @pytest.mark.parametrize(
     ("shape", "parameters"),
     [
-        (train.TINY, 722_560),
+        (train.TINY, 721_792),
         (train.SMOLLM2, 134_515_008),
         (train.QWEN, 1_543_714_304),
     ],  # the last two as published
@@ -134,7 +134,7 @@ def test_the_reported_loss_is_the_one_that_is_trained(tmp_path: Path) -> None:
     params = init_params(config, jax.random.key(0))
     totals = count_kinds(work.rows, np.arange(len(work.rows)))
     wanted = 0.0
-    for micro in pack(work.rows.starts, range(len(work.rows)), SMALL.length, 2 * SMALL.length):
+    for micro in pack(work.rows.starts, range(len(work.rows)), SMALL.length, 2):
         batch = make_batch(micro, work.rows, work.scores, work.credit)
         wanted += float(rl_loss(params, config, batch, totals, SMALL.loss, train.ETA, train.TEMPERATURE)[0])
     update = train.our_update(params, config, SMALL, work)
@@ -144,7 +144,7 @@ def test_the_reported_loss_is_the_one_that_is_trained(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", [SMALL, LLAMA])
+@pytest.mark.parametrize("shape", [SMALL, QWEN2])
 def test_torch_makes_the_same_updates_whatever_its_micro_batches(shape: train.Shape) -> None:
     with train.torch_worker(torch_python()) as ask:
         sections = train.measure_shapes({"small": shape}, ask, quiet())

@@ -17,8 +17,16 @@ from transformers import AutoConfig, GenerationConfig
 
 from rsipo_jax.models.hf_export import save_checkpoint
 from rsipo_jax.models.huggingface import load_params, max_position_embeddings, read_config
-from rsipo_jax.models.lora import add_adapters, merge
-from rsipo_jax.models.transformer import Llama3Rope, ModelConfig, Params, cast_params, hidden_states
+from rsipo_jax.models.lora import add_adapters, join, split
+from rsipo_jax.models.transformer import (
+    LORA_A,
+    LORA_B,
+    Llama3Rope,
+    ModelConfig,
+    Params,
+    cast_params,
+    hidden_states,
+)
 from rsipo_jax.models.vocabulary import logits
 from tests.models.reference import SMALL, make_params
 
@@ -96,11 +104,21 @@ def test_bfloat16_is_rounded_once_and_kept(tmp_path: Path) -> None:
         assert (tmp_path / "again" / file).read_bytes() == (tmp_path / "out" / file).read_bytes()
 
 
-def test_adapters_are_merged(tmp_path: Path) -> None:
+@pytest.mark.parametrize("held", ["float32", "bfloat16"])
+def test_adapters_are_merged_in_float32(tmp_path: Path, held: str) -> None:
+    """Also into a network that is held in bfloat16, which small changes would not move."""
     config = FAMILIES["llama"]
-    params = with_adapters(make_params(config))
+    adapters, base = split(with_adapters(make_params(config)))
+    params = join(adapters, cast_params(base, held))
     save(tmp_path / "out", params, config)
-    assert_equal(load_params(tmp_path / "out", config), merge(params, config))
+    read = load_params(tmp_path / "out", config)
+    for name, found in read["layers"].items():
+        wanted = np.asarray(params["layers"][name], np.float32)
+        if (down := params["layers"].get(name + LORA_A)) is not None:
+            low_rank = np.einsum("nir,nro->nio", down, params["layers"][name + LORA_B])
+            assert np.abs(low_rank).max() > 0
+            wanted = wanted + config.lora_alpha / down.shape[-1] * low_rank
+        np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

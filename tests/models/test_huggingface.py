@@ -193,6 +193,12 @@ def test_fields_left_out_have_transformers_defaults(tmp_path: Path) -> None:
             "use_sliding_window=true, but only false",
         ),
         (QWEN3, {"layer_types": ["full_attention", "sliding_attention"]}, 'layer_types="sliding_attention"'),
+        (QWEN3, {"layer_types": 5}, "layer_types=5"),
+        (
+            QWEN2,
+            {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": "x"},
+            'max_window_layers="x", but only a whole number',
+        ),
         (SMOLLM2, {"sliding_window": 4096}, "sliding_window=4096, but only null"),
         (SMOLLM2, {"attention_chunk_size": 64}, "attention_chunk_size=64, but only null"),
         (QWEN3, {"per_layer_config": {"0": {"head_dim": 64}}}, "per_layer_config="),
@@ -293,6 +299,7 @@ def test_a_shared_head_stored_twice_and_rotary_tables_are_accepted(tmp_path: Pat
         ),
         (lambda t: t.update({NORM: np.ones(32, np.int8)}), f"{NORM} in FOLDER has the type I8"),
         (lambda t: t.update({HEAD: t[EMBED] + 1}), f"{HEAD} in FOLDER differs from {EMBED}"),
+        (lambda t: t.update({HEAD: t[EMBED][:5].copy()}), f"{HEAD} in FOLDER has the shape (5, 32)"),
     ],
 )
 def test_tensors_that_do_not_fit_are_one_sentence(

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rsipo_jax.models.lora import TARGETS, add_adapters, join, merge, split
+from rsipo_jax.models.lora import TARGETS, add_adapters, join, merged, split
 from rsipo_jax.models.transformer import LORA_A, LORA_B, PARAM_AXES, Params, cast_params, hidden_states
 from rsipo_jax.models.vocabulary import logits
 from rsipo_jax.validation import PROJECTIONS
@@ -59,9 +59,9 @@ def test_a_trained_adapter_adds_its_product(target: str) -> None:
     found, wanted = forward(params), forward(by_hand)
     np.testing.assert_allclose(found, wanted, atol=1e-4, rtol=1e-4)
     assert np.abs(np.asarray(found - forward(make_params(MODEL)))).max() > 0.01
-    merged = merge(params, MODEL)
-    assert merged["layers"].keys() == make_params(MODEL)["layers"].keys()
-    np.testing.assert_allclose(forward(merged), found, atol=1e-4, rtol=1e-4)
+    by_layer = [merged({k: v[i] for k, v in layers.items()}, w, MODEL) for i in range(MODEL.num_layers)]
+    by_hand["layers"][w] = jnp.stack(by_layer)
+    np.testing.assert_allclose(forward(by_hand), found, atol=1e-4, rtol=1e-4)
 
 
 def test_what_is_split_is_joined_again_without_a_copy() -> None:
@@ -78,7 +78,8 @@ def test_what_is_split_is_joined_again_without_a_copy() -> None:
 def test_without_adapters_everything_is_trained() -> None:
     params = make_params(MODEL)
     trained, frozen = split(params)
-    assert trained is params and frozen == {} and merge(params, MODEL) is params
+    assert trained is params and frozen == {}
+    assert merged(params["layers"], "wq", MODEL) is params["layers"]["wq"]
     assert jax.tree.leaves(join(trained, frozen)) == jax.tree.leaves(params)
 
 

@@ -23,6 +23,7 @@ from rsipo_jax.config import LossConfig
 from rsipo_jax.models import transformer
 from rsipo_jax.models.lora import add_adapters, join, split
 from rsipo_jax.models.transformer import PARAM_AXES, ModelConfig, Params
+from rsipo_jax.models.vocabulary import embed_tokens, token_logprobs
 from rsipo_jax.parallel.sharding import (
     batch_shards,
     constrain_tree,
@@ -73,6 +74,7 @@ def on_mesh(mesh: Mesh, name: str, model: ModelConfig) -> dict[str, np.ndarray]:
         start = join(jax.tree.map(lambda a: a + 0.05, adapters), start)
     params = jax.jit(partial(constrain_tree, names_of=PARAM_AXES))(start)
     trained, frozen = split(params)
+    few = flat("few", tables_of_few_rows(model))
     optimizer = make_optimizer("adamw", 0.01, 1.0)
     state = create_state(trained, optimizer)
     assert_layout(params, mesh)
@@ -83,7 +85,7 @@ def on_mesh(mesh: Mesh, name: str, model: ModelConfig) -> dict[str, np.ndarray]:
     scores, credit = credit_of(rows)
     members = np.arange(len(rows))
     grads, total = no_gradients(trained), None
-    for micro in pack(rows.starts, members.tolist(), LENGTH, 128 * batch_shards(), batch_shards()):
+    for micro in pack(rows.starts, members.tolist(), LENGTH, 2 * batch_shards()):
         batch = make_batch(micro, rows, scores, credit)
         assert batch.tokens.sharding.spec == spec(("batch", None), batch.tokens.shape, dict(mesh.shape))
         grads, sums = accumulate(
@@ -91,7 +93,7 @@ def on_mesh(mesh: Mesh, name: str, model: ModelConfig) -> dict[str, np.ndarray]:
         )
         total = sums if total is None else jax.tree.map(jnp.add, total, sums)
     assert_layout(grads, mesh)
-    found = {"scores": rows.logprobs, **flat("grads", whole(grads)), **flat("sums", whole(total))}
+    found = {**few, "scores": rows.logprobs, **flat("grads", whole(grads)), **flat("sums", whole(total))}
     state, norm = apply_gradients(state, grads, jnp.float32(1e-3), optimizer)
     assert_layout(state, mesh)
     found |= {
@@ -153,6 +155,26 @@ def assert_activations(mesh: Mesh, model: ModelConfig) -> None:
     assert len(seen) == 7 * model.num_layers  # q, k, v, gate, up and two residuals a layer
     for names, found, wanted in seen:
         assert found.is_equivalent_to(wanted, len(names)), f"{names}: {found} is not {wanted}"
+
+
+def tables_of_few_rows(model: ModelConfig) -> Params:
+    """Gradients of the tables from rows that the mesh does not divide, so that every device has them all."""
+    rng = np.random.default_rng(0)
+    params = jax.jit(partial(constrain_tree, names_of=PARAM_AXES))(make_params(model))
+    tokens = rng.integers(0, model.vocab_size, (3, 10)).astype(np.int32)
+
+    @jax.jit
+    def gradient(params: Params) -> Params:
+        def loss(params: Params) -> jax.Array:
+            hidden = embed_tokens(params, model, tokens)
+            logprobs, entropy = token_logprobs(
+                params, model, jnp.sin(hidden), tokens, jnp.asarray(tokens % 3 > 0)
+            )
+            return jnp.sum(logprobs) + jnp.sum(entropy)
+
+        return jax.grad(loss)({name: params[name] for name in ("embed", "lm_head") if name in params})
+
+    return whole(gradient(params))
 
 
 def flat(prefix: str, tree: Any) -> dict[str, np.ndarray]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsipo_jax.training.packing import pack
+from rsipo_jax.training.packing import microbatch_bins, pack
 
 LENGTHS = st.lists(st.integers(1, 20), max_size=30)
 
@@ -23,7 +23,7 @@ def test_every_token_of_the_chosen_rows_is_packed_once(
     length = max(lengths, default=1) + longer
     starts = offsets(lengths)
     chosen = data.draw(st.permutations(range(len(lengths))))[: data.draw(st.integers(0, len(lengths)))]
-    batches = pack(starts, chosen, length, tokens)
+    batches = pack(starts, chosen, length, microbatch_bins(tokens, length, 1))
     assert {b.source.shape for b in batches} <= {(max(1, tokens // length), length)}
     found = np.concatenate([b.source[b.source >= 0] for b in batches] or [np.zeros(0, int)])
     wanted = np.concatenate([np.arange(starts[r], starts[r + 1]) for r in chosen] or [np.zeros(0, int)])
@@ -41,7 +41,7 @@ def test_every_token_of_the_chosen_rows_is_packed_once(
                 np.testing.assert_array_equal(at, np.arange(at[0], at[0] + lengths[r]))
                 np.testing.assert_array_equal(bin_source[at], np.arange(starts[r], starts[r + 1]))
                 np.testing.assert_array_equal(bin_positions[at], np.arange(lengths[r]))
-    again = pack(starts, list(reversed(chosen)), length, tokens)
+    again = pack(starts, list(reversed(chosen)), length, microbatch_bins(tokens, length, 1))
     assert all(np.array_equal(a.source, b.source) for a, b in zip(batches, again, strict=True))
 
 
@@ -56,7 +56,7 @@ def test_flat_arrays_come_back_as_they_were(lengths: list[int], tokens: int) -> 
         np.arange(1, n + 1),
     ):
         back = np.zeros_like(flat)
-        for batch in pack(starts, range(len(lengths)), 20, tokens):
+        for batch in pack(starts, range(len(lengths)), 20, 1 + tokens // 20):
             packed = batch.take(flat)
             assert packed.dtype == flat.dtype and not packed[batch.source < 0].any()
             batch.put(packed, back)
@@ -64,7 +64,7 @@ def test_flat_arrays_come_back_as_they_were(lengths: list[int], tokens: int) -> 
 
 
 def test_rows_fill_bins_first_fit_longest_first() -> None:
-    batches = pack(offsets([3, 8, 5, 2, 10]), range(5), 10, 20)
+    batches = pack(offsets([3, 8, 5, 2, 10]), range(5), 10, 2)
     assert [b.segment_ids.max(axis=1).tolist() for b in batches] == [[1, 2], [2, 0]]
     assert [int((b.source >= 0).sum()) for b in batches] == [20, 8]
 
@@ -75,7 +75,9 @@ def test_devices_share_micro_batches_evenly_and_change_nothing_else(
 ) -> None:
     starts, rows = offsets(lengths), range(len(lengths))
     for alone, shared in zip(
-        pack(starts, rows, 20, tokens), pack(starts, rows, 20, tokens, shards), strict=True
+        pack(starts, rows, 20, 1 + tokens // 20),
+        pack(starts, rows, 20, 1 + tokens // 20, shards),
+        strict=True,
     ):
         n = len(alone.source)
         assert 0 <= len(shared.source) - n < shards and len(shared.source) % shards == 0
@@ -87,4 +89,4 @@ def test_a_row_longer_than_a_bin_is_refused_with_the_numbers() -> None:
     with pytest.raises(
         ValueError, match=r"a row of 12 tokens is longer than config\.context\.max_length=10: raise it"
     ):
-        pack(offsets([3, 12]), [0, 1], 10, 20)
+        pack(offsets([3, 12]), [0, 1], 10, 2)

@@ -157,7 +157,7 @@ def test_the_gradient_is_that_of_the_weighted_mean_and_noise_has_no_part_in_it(
     params = make_params(network)
     rows = sft_rows([DEMO, replace(DEMO, skill="mug")], make_context(tokenizer, settings), tokenizer)
     weights = token_weights(rows, settings.sft)
-    (batch,) = pack(rows.starts, [0, 1], settings.context.max_length, 720)
+    (batch,) = pack(rows.starts, [0, 1], settings.context.max_length, 2)
     inputs = batch.take(rows.tokens), batch.positions, batch.segment_ids
     loss, grads = sft._gradient(params, {}, network, *inputs, batch.take(weights))
     logprobs, _ = logprobs_of(params, network, *inputs, batch.segment_ids > 0, 1.0)

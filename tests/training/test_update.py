@@ -64,7 +64,7 @@ def gradient(
     """The gradient of all rows, and the sums, through the functions that training uses."""
     totals = count_kinds(rows, np.arange(len(rows)))
     grads, sums = jax.tree.map(jnp.zeros_like, params()), []
-    for micro in pack(rows.starts, range(len(rows)), length, microbatch_tokens):
+    for micro in pack(rows.starts, range(len(rows)), length, max(1, microbatch_tokens // length)):
         batch = make_batch(micro, rows, scores, credit)
         grads, new = accumulate(params(), {}, MODEL, batch, totals, cfg, eta, TEMPERATURE, grads)
         sums.append(new)
@@ -121,7 +121,7 @@ def test_logits_get_a_gradient_exactly_where_a_sampled_token_is_predicted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows, scores, credit = usual()
-    (micro,) = pack(rows.starts, range(len(rows)), LENGTH, 4 * LENGTH)
+    (micro,) = pack(rows.starts, range(len(rows)), LENGTH, 4)
     batch = make_batch(micro, rows, scores, credit)
     # The hidden states are the logits: the output table is the identity.
     model = replace(MODEL, vocab_size=VOCAB, hidden_size=VOCAB)
@@ -224,7 +224,7 @@ def test_without_eta_skill_tokens_train_nothing_and_with_it_they_train_alone() -
 def test_on_policy_the_gradient_is_the_policy_gradient() -> None:
     rows, scores, credit = usual()
     found, sums = gradient(rows, scores, credit, cfg=PLAIN, eta=1.0)
-    (micro,) = pack(rows.starts, range(len(rows)), LENGTH, 4 * LENGTH)
+    (micro,) = pack(rows.starts, range(len(rows)), LENGTH, 4)
     weight = np.zeros(len(rows.tokens), np.float32)
     for kind in (ACTION, SKILL):
         weight[rows.kind == kind] = credit.advantages[rows.kind == kind] / (rows.kind == kind).sum()
@@ -312,7 +312,7 @@ def test_the_first_moment_may_be_kept_in_bfloat16() -> None:
 
 def test_state_and_gradients_give_their_memory_to_what_replaces_them() -> None:
     rows, scores, credit = usual()
-    (micro,) = pack(rows.starts, range(len(rows)), LENGTH, 10**4)
+    (micro,) = pack(rows.starts, range(len(rows)), LENGTH, 10**4 // LENGTH)
     optimizer = make_optimizer("adamw", 0.1, 1.0)
     state, zeros = create_state(params(), optimizer), no_gradients(params())
     batch, totals = make_batch(micro, rows, scores, credit), count_kinds(rows, np.arange(len(rows)))
