@@ -251,6 +251,34 @@ def test_only_full_rematerialisation_multiplies_by_the_weights_again(remat: str,
     assert attention == (9 if remat == "full" else 7) * block * c.num_layers
 
 
+@pytest.mark.parametrize("name", ["qwen2", "qwen3", "llama, untied"])
+def test_gradients_are_the_slopes_of_the_reference(name: str) -> None:
+    """Along a random direction of every parameter, by central differences of the float64 network in NumPy."""
+    config, rng = VARIANTS[name], np.random.default_rng(0)
+    params, tokens = make_params(config), IDS[0, :12]
+    weight = rng.normal(size=(len(tokens), config.vocab_size))
+    ids, places = jnp.asarray(tokens[None]), jnp.arange(len(tokens))[None]
+
+    def loss(params: Params) -> jax.Array:
+        hidden = hidden_states(params, config, ids, places, jnp.ones_like(ids))
+        return jnp.sum(jnp.asarray(weight, jnp.float32) * logits(params, config, hidden)[0])
+
+    def slope(leaf: tuple[Any, ...], direction: np.ndarray) -> float:
+        def moved(step: float) -> float:
+            there = jax.tree_util.tree_map_with_path(
+                lambda path, a: np.asarray(a, np.float64) + (step * direction if path == leaf else 0.0),
+                params,
+            )
+            return float(np.sum(weight * reference.logits(there, config, tokens)))
+
+        return (moved(1e-5) - moved(-1e-5)) / 2e-5
+
+    for leaf, grad in jax.tree_util.tree_flatten_with_path(jax.jit(jax.grad(loss))(params))[0]:
+        direction = rng.normal(size=grad.shape)
+        found = float(np.sum(np.asarray(grad, np.float64) * direction))
+        assert found == pytest.approx(slope(leaf, direction), rel=2e-3, abs=2e-2), leaf
+
+
 def test_bfloat16_stays_close_to_float32() -> None:
     params, rows = init_params(SMALL, jax.random.key(0)), packed([[20, 20], [40]])
     half = forward(replace(SMALL, dtype="bfloat16"))(params, IDS, *rows)
