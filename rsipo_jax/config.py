@@ -153,7 +153,7 @@ class TrainConfig:
     minibatch_rows: int = 256  # rows of one optimizer update; 0 takes the whole step as one batch
     microbatch_tokens: int = 8192  # tokens of one gradient computation on one device, padding included
     momentum_dtype: str = (
-        "float32"  # of Adam's first moment; its second is too slow for bfloat16's eight bits
+        "float32"  # of the first moment; Adam's second is too slow for bfloat16's eight bits
     )
     checkpoint_every: int = 10
 

@@ -32,13 +32,17 @@ def make_optimizer(
     Muon orthogonalises the momentum of each layer's matrices and leaves everything else to Adam; its updates have Adam's
     size (`consistent_rms`), so learning rates carry over. A fresh network learned faster with it
     than with Adam (one comparison).
-    `momentum_dtype` is that of Adam's first moment; the second moves by thousandths, which bfloat16 would round away.
+    `momentum_dtype` is that of the first moment, Muon's too; Adam's second moves by thousandths, which bfloat16 would round away.
     Equal settings give the very same object: jitted functions take it as a static argument, compared by identity.
     """
     if name == "muon":
         rule = optax.chain(
             contrib.muon(
-                1.0, adam_b2=0.95, consistent_rms=0.2, muon_weight_dimension_numbers=_layer_matrices
+                1.0,
+                adam_b2=0.95,
+                consistent_rms=0.2,
+                mu_dtype=momentum_dtype,
+                muon_weight_dimension_numbers=_layer_matrices,
             ),
             optax.scale(-1.0),  # muon's updates are steps downhill; the caller subtracts
         )

@@ -310,6 +310,13 @@ def test_the_first_moment_may_be_kept_in_bfloat16() -> None:
     assert np.any(states["bfloat16"] != states["float32"])
 
 
+def test_muons_momentum_may_be_kept_in_bfloat16_too() -> None:
+    params = {"layers": {"w": jnp.ones((2, 4, 4))}}
+    for dtype in ("float32", "bfloat16"):
+        state = create_state(params, make_optimizer("muon", 0.0, 1.0, dtype))
+        assert {a.dtype for a in jax.tree.leaves(state.opt_state) if a.ndim == 3} == {jnp.dtype(dtype)}
+
+
 def test_state_and_gradients_give_their_memory_to_what_replaces_them() -> None:
     rows, scores, credit = usual()
     (micro,) = pack(rows.starts, range(len(rows)), LENGTH, 10**4 // LENGTH)
