@@ -52,7 +52,7 @@ def attend_packed(
     if max(sizes.values(), default=1) == 1:
         return kernel(q, k, v, segment_ids)
     queries = spec(("batch", None, "heads", None), q.shape, sizes)
-    if queries[2] is not None and (more := _copies(k.shape[2], sizes[TENSOR])) > 1:
+    if queries[2] is not None and (more := kv_copies(k.shape[2], sizes[TENSOR])) > 1:
         # A device needs the keys of its own query heads only: with fewer of them than devices, each gets a copy.
         k, v = jnp.repeat(k, more, axis=2), jnp.repeat(v, more, axis=2)
     keys = spec(("batch", None, "heads" if queries[2] is not None else None, None), k.shape, sizes)
@@ -62,7 +62,7 @@ def attend_packed(
     )(q, k, v, segment_ids)
 
 
-def _copies(kv_heads: int, devices: int) -> int:
+def kv_copies(kv_heads: int, devices: int) -> int:
     """How often each key/value head is repeated so that `devices` can share the heads evenly."""
     copies = 1
     while kv_heads * copies % devices:

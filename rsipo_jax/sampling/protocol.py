@@ -6,7 +6,7 @@ the prompt, the sampling parameters and the address, whatever else the sampler i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -63,3 +63,15 @@ class Sampler(Protocol):
 
     def poll(self) -> Sequence[Completion]:
         """Works for a short while and returns what is finished; without unanswered requests nothing."""
+
+
+def generate(sampler: Sampler, requests: Iterable[Request]) -> list[Completion]:
+    """Submits the requests and waits for all: completions in their order. The sampler must have no others."""
+    order = []
+    for request in requests:
+        sampler.submit(request)
+        order.append(request.address)
+    done: dict[Address, Completion] = {}
+    while len(done) < len(order):
+        done |= {completion.address: completion for completion in sampler.poll()}
+    return [done[address] for address in order]

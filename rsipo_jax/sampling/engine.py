@@ -1,0 +1,369 @@
+"""The sampler on this process's devices: slots that hold sequences, filled as they become free.
+
+Everything is one loop without a clock: what runs when follows from the order of the calls alone. Between two looks of
+the host every slot gets a few tokens; then those that have ended are answered, waiting requests take free slots, and the
+next tokens are under way before `poll` returns: the caller's environments and prompts cost no device time.
+
+A new prompt starts from the slot that holds most of it: in that slot, if it holds nothing else, otherwise in the one
+that was not used for the longest time, into which that beginning is copied. So a conversation goes on where it stopped,
+a group shares its opening, and what is common to the prompts of different turns is computed once.
+
+Invariants: tokens in, tokens out (no text passes through here); randomness is addressed, not consumed (a completion is
+a function of the weights, the prompt, its sampling and its address, whatever else is in the batch); reusing a prefix
+saves its computation and changes nothing. All hold up to the rounding of sums, whose order depends on the batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from rsipo_jax.models.cache import KVCache, init_cache
+from rsipo_jax.models.transformer import ModelConfig, Params
+from rsipo_jax.parallel.sharding import TENSOR
+from rsipo_jax.sampling.draw import Drawing
+from rsipo_jax.sampling.prefixes import PrefixTrie
+from rsipo_jax.sampling.programs import NO_TOKEN, STEPS, Sampled, Slots, copy_prefixes, decode, prefill
+from rsipo_jax.sampling.protocol import Address, Completion, Finish, Request
+from rsipo_jax.sampling.reshard import to_sampling_mesh
+
+MAX_STOPS, MAX_STOP_TOKENS = 8, 8  # stop sequences of a request, and tokens of one
+# Prompts run in pieces of these sizes, filled up with padding, so many together: (tokens, (a few rows, many rows)).
+PIECES = ((16, (8, 32)), (64, (2, 8)), (256, (1, 2)))
+COPIES = 16  # prefixes copied together
+PATIENCE = 8  # the host looks when one slot in so many has ended
+
+
+@dataclass
+class _Slot:
+    """A request that has a slot."""
+
+    request: Request
+    tokens: list[np.ndarray] = field(default_factory=list)
+    logprobs: list[np.ndarray] = field(default_factory=list)
+    raw_logprobs: list[np.ndarray] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Start:
+    """How a request gets into its slot."""
+
+    request: Request
+    slot: int
+    source: int  # slot that holds the first `reused` tokens
+    reused: int
+
+
+@dataclass
+class Work:
+    """What the engine has done since its weights came."""
+
+    prompt_tokens: int = 0
+    reused_tokens: int = 0  # of prompts, not computed again
+    sampled_tokens: int = 0
+    slot_steps: int = 0  # tokens that could have been sampled: steps x slots
+
+
+class Engine:
+    """A `Sampler` that decodes up to `slots` sequences of up to `max_length` tokens together, with fixed shapes."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        mesh: Mesh,
+        slots: int,
+        max_length: int,
+        stop_ids: tuple[int, ...],
+        seed: int,
+        reuse: bool = True,
+    ) -> None:
+        """`stop_ids` end every completion. `reuse` False computes every prompt from its beginning.
+
+        The slots are rounded up to as many for each part of the mesh that has slots of its own.
+        """
+        self._shards = mesh.size // mesh.shape[TENSOR]
+        self._per_shard = -(-slots // self._shards)
+        self.config, self.mesh, self.slots = config, mesh, self._per_shard * self._shards
+        self.max_length, self.stop_ids, self.seed, self.reuse = max_length, stop_ids, seed, reuse
+        self.version, self.work = -1, Work()
+        self._params: Params = {}
+        self._cache: KVCache | None = None
+        self._tries = [PrefixTrie() for _ in range(self._shards)]
+        self._idle = [dict.fromkeys(self._slots_of(shard)) for shard in range(self._shards)]  # the oldest first
+        self._active: dict[int, _Slot] = {}
+        self._queue: deque[Request] = deque()
+        self._unanswered: set[Address] = set()
+        self._cancelled: set[Address] = set()
+        self._running: Sampled | None = None
+        self._rows = _no_rows(self.slots)
+
+    def load(self, params: Params, version: int) -> None:
+        """Takes new weights from any mesh. What is cached belongs to the old ones and is forgotten.
+
+        Raises RuntimeError while requests are unanswered.
+        """
+        if self._unanswered:
+            raise RuntimeError(f"{len(self._unanswered)} requests are unanswered: poll until none is, then load weights")
+        self._tries = [PrefixTrie() for _ in self._tries]
+        self._params = {}  # their memory is for what comes
+        self._params = to_sampling_mesh(params, self.config, self.mesh)
+        self.version, self.work = version, Work()
+        if self._cache is None:
+            with jax.set_mesh(self.mesh):
+                self._cache = init_cache(self.config, self.slots, self.max_length)
+
+    def submit(self, request: Request) -> None:
+        """See `Sampler.submit`."""
+        self._check(request)
+        self._unanswered.add(request.address)
+        self._queue.append(request)
+
+    def cancel(self, address: Address) -> None:
+        """See `Sampler.cancel`. Raises ValueError when there is no such request."""
+        if address not in self._unanswered:
+            raise ValueError(f"no request with the address {address} is unanswered: nothing to cancel")
+        self._cancelled.add(address)
+
+    def poll(self) -> Sequence[Completion]:
+        """See `Sampler.poll`. Returns while the devices work on the next tokens."""
+        done = [*self._collect(), *self._drop_cancelled()]
+        with jax.set_mesh(self.mesh):
+            self._admit()
+            self._advance()
+        return done
+
+    def _check(self, request: Request) -> None:
+        """Raises ValueError, in one sentence, for a request that cannot be answered."""
+        n, more, s = len(request.prompt), request.max_new_tokens, request.sampling
+        vocabulary = self.config.vocab_size
+        if request.address in self._unanswered:
+            raise ValueError(f"two requests have the address {request.address}: they would be the same sample")
+        if more < 1:
+            raise ValueError(f"max_new_tokens={more} asks for nothing: give at least 1")
+        if not 0 < n <= self.max_length - more:
+            raise ValueError(
+                f"a prompt of {n} tokens with {more} new ones does not fit in "
+                f"config.context.max_length={self.max_length}: shorten the prompt or raise that length"
+            )
+        if (outside := [int(t) for t in request.prompt if not 0 <= t < vocabulary]):
+            raise ValueError(f"token id {outside[0]} of a prompt is not in the vocabulary of {vocabulary}")
+        for name, value, good, wanted in (
+            ("temperature", s.temperature, 0 <= s.temperature < np.inf, "0 (greedy) or more"),
+            ("top_k", s.top_k, s.top_k >= 0, "0 (all tokens) or more"),
+            ("top_p", s.top_p, 0 < s.top_p <= 1, "a share above 0, at most 1 (all tokens)"),
+            ("min_p", s.min_p, 0 <= s.min_p <= 1, "a share from 0 (all tokens) to 1"),
+            ("min_new_tokens", s.min_new_tokens, 0 <= s.min_new_tokens <= more, f"0 to max_new_tokens={more}"),
+        ):
+            if not good:
+                raise ValueError(f"{name}={value} is not possible: give {wanted}")
+        if len(s.stop) > MAX_STOPS - len(self.stop_ids):
+            raise ValueError(f"{len(s.stop)} stop sequences are too many: give at most {MAX_STOPS - len(self.stop_ids)}")
+        for stop in s.stop:
+            if not 0 < len(stop) <= MAX_STOP_TOKENS:
+                raise ValueError(f"the stop sequence {stop} has {len(stop)} tokens: give 1 to {MAX_STOP_TOKENS}")
+            if unknown := [t for t in stop if not 0 <= t < vocabulary]:
+                raise ValueError(f"stop id {unknown[0]} is not in the vocabulary of {vocabulary} tokens: it never comes")
+
+    # What comes from the devices.
+
+    def _collect(self) -> Iterable[Completion]:
+        """Waits for the tokens under way; completions of the slots that have ended."""
+        if self._running is None:
+            return
+        sampled, self._running = self._running, None
+        tokens, logprobs, raw = map(np.asarray, (sampled.tokens, sampled.logprobs, sampled.raw_logprobs))
+        counts, stopped = np.asarray(sampled.counts), np.asarray(sampled.stopped)
+        self.work.sampled_tokens += int(counts.sum())
+        self.work.slot_steps += int(counts.max()) * self.slots
+        rows = self._rows
+        rows.length += counts
+        rows.room -= counts
+        rows.count += counts
+        for slot, active in list(self._active.items()):
+            n = counts[slot]
+            active.tokens.append(tokens[slot, :n])
+            active.logprobs.append(logprobs[slot, :n])
+            active.raw_logprobs.append(raw[slot, :n])
+            rows.token[slot] = tokens[slot, n - 1]
+            rows.tail[slot] = np.concatenate([rows.tail[slot], tokens[slot, :n]])[-MAX_STOP_TOKENS:]
+            if stopped[slot] or not rows.room[slot]:
+                yield self._end(slot, "stop" if stopped[slot] else "length")
+            elif active.request.address in self._cancelled:
+                yield self._end(slot, "cancelled")
+
+    def _end(self, slot: int, finish: Finish) -> Completion:
+        active = self._active.pop(slot)
+        tokens = np.concatenate(active.tokens)
+        self._rows.room[slot] = 0
+        # The last token has not been run through the network.
+        self._trie(slot).put(slot, np.concatenate([active.request.prompt, tokens[:-1]]))
+        self._idle[slot // self._per_shard][slot] = None
+        return self._answer(
+            active.request, tokens, np.concatenate(active.logprobs), np.concatenate(active.raw_logprobs), finish
+        )
+
+    def _answer(
+        self, request: Request, tokens: np.ndarray, logprobs: np.ndarray, raw: np.ndarray, finish: Finish
+    ) -> Completion:
+        self._unanswered.remove(request.address)
+        self._cancelled.discard(request.address)
+        return Completion(request.address, tokens, logprobs, raw, finish, self.version)
+
+    def _drop_cancelled(self) -> Iterable[Completion]:
+        """Completions of cancelled requests that have no slot yet."""
+        dropped = [r for r in self._queue if r.address in self._cancelled]
+        self._queue = deque(r for r in self._queue if r.address not in self._cancelled)
+        none = np.zeros(0, np.float32)
+        return [self._answer(r, np.zeros(0, np.int32), none, none, "cancelled") for r in dropped]
+
+    # What goes to the devices.
+
+    def _admit(self) -> None:
+        """Gives free slots to waiting requests, the first come first, and runs their prompts.
+
+        A prompt whose beginning is only just being computed waits for the next wave, and then copies it.
+        """
+        while self._queue and any(self._idle):
+            wave: dict[int, _Start] = {}  # by slot
+            sources: set[int] = set()
+            later: deque[Request] = deque()
+            while self._queue:
+                request = self._queue.popleft()
+                start = self._place(request, wave.keys(), sources)
+                if start is None:
+                    later.append(request)
+                    continue
+                wave[start.slot] = start
+                sources.add(start.source)
+                self._take(start)
+            self._queue = later
+            if not wave:
+                return
+            self._copy([s for s in wave.values() if s.reused and s.source != s.slot])
+            self._prefill(wave.values())
+
+    def _place(self, request: Request, written: Iterable[int], sources: set[int]) -> _Start | None:
+        """The slot for a request; None if it has to wait, for a slot or for the one that computes its beginning."""
+        beginning = request.prompt[:-1]  # the last token runs with the first step of decoding
+        best: _Start | None = None
+        for shard, idle in enumerate(self._idle):
+            free = [slot for slot in idle if slot not in sources]
+            if not free:
+                continue
+            reused, holders = self._tries[shard].match(beginning) if self.reuse else (0, frozenset())
+            if best is not None and reused <= best.reused and len(idle) <= len(self._idle[best.slot // self._per_shard]):
+                continue
+            # In place where nothing is lost, otherwise over what has not been used for the longest time.
+            whole = [slot for slot in free if slot in holders and self._tries[shard].length(slot) <= reused]
+            slot = whole[0] if whole else free[0]
+            source = slot if slot in holders or not holders else min(holders)
+            best = _Start(request, slot, source, reused)
+        return None if best is None or best.source in written else best
+
+    def _take(self, start: _Start) -> None:
+        """Books a slot for a request."""
+        slot, request, s, rows = start.slot, start.request, start.request.sampling, self._rows
+        del self._idle[slot // self._per_shard][slot]
+        self._active[slot] = _Slot(request)
+        self._trie(slot).put(slot, request.prompt[:-1])
+        stops = np.full((MAX_STOPS, MAX_STOP_TOKENS), NO_TOKEN, np.int32)
+        for i, stop in enumerate([*((t,) for t in self.stop_ids), *s.stop]):
+            stops[i, -len(stop) :] = stop
+        rows.token[slot], rows.length[slot] = request.prompt[-1], len(request.prompt) - 1
+        rows.room[slot], rows.count[slot], rows.min_count[slot] = request.max_new_tokens, 0, s.min_new_tokens
+        rows.tail[slot], rows.stops[slot], rows.address[slot] = NO_TOKEN, stops, request.address
+        drawing = rows.drawing
+        drawing.temperature[slot], drawing.top_k[slot] = s.temperature, s.top_k
+        drawing.top_p[slot], drawing.min_p[slot] = s.top_p, s.min_p
+        self.work.prompt_tokens += len(request.prompt)
+        self.work.reused_tokens += start.reused
+
+    def _copy(self, starts: Sequence[_Start]) -> None:
+        for part in self._tiles(starts, COPIES):
+            sources, targets, lengths = np.zeros((3, self._shards, COPIES), np.int32)
+            targets[:] = self._per_shard  # out of range: padding
+            for shard, i, start in part:
+                sources[shard, i] = start.source % self._per_shard
+                targets[shard, i], lengths[shard, i] = start.slot % self._per_shard, start.reused
+            self._cache = copy_prefixes(self._cache, *(a.reshape(-1) for a in (sources, targets, lengths)))
+
+    def _prefill(self, starts: Iterable[_Start]) -> None:
+        """Runs what each slot does not hold of its prompt, but for the last token."""
+        left = {start.slot: (start.reused, start.request.prompt[:-1]) for start in starts}
+        while left := {slot: (at, prompt) for slot, (at, prompt) in left.items() if at < len(prompt)}:
+            by_size: dict[int, list[int]] = {}
+            for slot, (at, prompt) in left.items():
+                by_size.setdefault(piece_size(len(prompt) - at), []).append(slot)
+            for size, slots in by_size.items():
+                self._prefill_pieces(size, slots, left)
+            for slot, (at, prompt) in left.items():
+                left[slot] = at + piece_size(len(prompt) - at), prompt
+
+    def _prefill_pieces(self, size: int, slots: Sequence[int], left: dict[int, tuple[int, np.ndarray]]) -> None:
+        few, many = dict(PIECES)[size]
+        rows = many if len(slots) > few * self._shards else few
+        for part in self._tiles(slots, rows):
+            shape = self._shards, rows
+            tokens = np.zeros((*shape, size), np.int32)
+            into, first, counts = np.full(shape, self._per_shard, np.int32), *np.zeros((2, *shape), np.int32)
+            for shard, i, slot in part:
+                at, prompt = left[slot]
+                piece = prompt[at : at + size]
+                into[shard, i], first[shard, i], counts[shard, i] = slot % self._per_shard, at, len(piece)
+                tokens[shard, i, : len(piece)] = piece
+            self._cache = prefill(
+                self._params, self.config, self._cache, into.reshape(-1), tokens.reshape(-1, size),
+                first.reshape(-1), counts.reshape(-1),
+            )  # fmt: skip
+
+    def _tiles(self, items: Sequence, rows: int) -> Iterable[list[tuple[int, int, Any]]]:
+        """The items (slots, or what has one) in calls of `rows` rows a shard, as (shard, row, item)."""
+        by_shard: list[list[Any]] = [[] for _ in range(self._shards)]
+        for item in items:
+            by_shard[getattr(item, "slot", item) // self._per_shard].append(item)
+        for first in range(0, max(map(len, by_shard)), rows):
+            yield [
+                (shard, i, item)
+                for shard, own in enumerate(by_shard)
+                for i, item in enumerate(own[first : first + rows])
+            ]
+
+    def _advance(self) -> None:
+        """Starts the next tokens of all active slots."""
+        if not self._active:
+            return
+        enough = max(1, len(self._active) // PATIENCE)
+        self._cache, self._running = decode(
+            self._params, self.config, self._cache, self._rows, np.int32(self.seed), np.int32(STEPS), np.int32(enough)
+        )
+
+    def _trie(self, slot: int) -> PrefixTrie:
+        return self._tries[slot // self._per_shard]
+
+    def _slots_of(self, shard: int) -> range:
+        return range(shard * self._per_shard, (shard + 1) * self._per_shard)
+
+
+def piece_size(tokens: int) -> int:
+    """The piece to run next of so many tokens: the smallest that holds them, unless most of it would be padding."""
+    sizes = [size for size, _ in PIECES]
+    fitting = next((size for size in sizes if tokens <= size), sizes[-1])
+    smaller = [size for size in sizes if size < fitting]
+    return smaller[-1] if smaller and 2 * tokens <= fitting else fitting
+
+
+def _no_rows(slots: int) -> Slots:
+    def zeros(*shape: int) -> np.ndarray:
+        return np.zeros((slots, *shape), np.int32)
+
+    return Slots(
+        token=zeros(), length=zeros(), room=zeros(), count=zeros(), min_count=zeros(),
+        tail=zeros(MAX_STOP_TOKENS), stops=zeros(MAX_STOPS, MAX_STOP_TOKENS), address=zeros(5),
+        drawing=Drawing(np.ones(slots, np.float32), zeros(), np.ones(slots, np.float32), np.zeros(slots, np.float32)),
+    )  # fmt: skip

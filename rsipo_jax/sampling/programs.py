@@ -1,0 +1,151 @@
+"""What runs on the devices between two looks of the host: pieces of prompts, copies of prefixes, a few tokens a slot."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import lax
+
+from rsipo_jax.models.cache import Fresh, KVCache, copy, init_fresh, write
+from rsipo_jax.models.decode import new_tokens, next_token
+from rsipo_jax.models.transformer import ModelConfig, Params
+from rsipo_jax.models.vocabulary import logits
+from rsipo_jax.parallel.sharding import constrain
+from rsipo_jax.sampling.draw import Drawing, draw
+
+STEPS = 16  # tokens a slot may get before the host looks
+NO_TOKEN = -1  # fills stop sequences up from the left
+
+Array = jax.Array
+
+
+@struct.dataclass
+class Slots:
+    """What the host knows of each slot, [slots]; rows that do not decode have `room` 0."""
+
+    token: Array  # int32, the last one, which has not been run through the network
+    length: Array  # int32, positions in the cache
+    room: Array  # int32, tokens it may still get
+    count: Array  # int32, tokens it has got
+    min_count: Array  # int32, tokens before anything stops it
+    tail: Array  # int32 [slots, L], the last tokens it has got, the newest one last
+    stops: Array  # int32 [slots, J, L], sequences that end it, NO_TOKEN in front
+    address: Array  # int32 [slots, 5], of its draws
+    drawing: Drawing
+
+
+@struct.dataclass
+class Sampled:
+    tokens: Array  # int32 [slots, STEPS]
+    logprobs: Array  # float32 [slots, STEPS], of the distributions that were drawn from
+    raw_logprobs: Array  # float32 [slots, STEPS]
+    counts: Array  # int32 [slots]
+    stopped: Array  # bool [slots]
+
+
+def prefill(
+    params: Params, config: ModelConfig, cache: KVCache, slots: Array, tokens: Array, starts: Array, counts: Array
+) -> KVCache:
+    """Puts pieces of prompts into slots: the first counts[i] of tokens[i] at positions starts[i], ... of slot slots[i].
+
+    tokens int32 [n, C]; the others int32 [n]; slots as in `attend_cached`, one out of range is a row of padding. The cache
+    is donated. Two programs: in one, loops would read what is overwritten later, and XLA would copy the cache first.
+    """
+    return _put(cache, _piece(params, config, cache, slots, tokens, starts), slots, starts, counts)
+
+
+@partial(jax.jit, static_argnums=1)
+def _piece(
+    params: Params, config: ModelConfig, cache: KVCache, slots: Array, tokens: Array, starts: Array
+) -> Fresh:
+    return new_tokens(params, config, cache, _by_rows(tokens), _by_rows(starts), _by_rows(slots))
+
+
+@partial(jax.jit, donate_argnums=0)
+def _put(cache: KVCache, fresh: Fresh, slots: Array, starts: Array, counts: Array) -> KVCache:
+    return write(cache, fresh, _by_rows(starts), _by_rows(counts), _by_rows(slots))
+
+
+@partial(jax.jit, donate_argnums=0)
+def copy_prefixes(cache: KVCache, sources: Array, targets: Array, lengths: Array) -> KVCache:
+    """See `copy` of models/cache.py."""
+    return copy(cache, _by_rows(sources), _by_rows(targets), _by_rows(lengths))
+
+
+@partial(jax.jit, static_argnums=1, donate_argnums=2)
+def decode(
+    params: Params, config: ModelConfig, cache: KVCache, slots: Slots, seed: Array, steps: Array, enough: Array
+) -> tuple[KVCache, Sampled]:
+    """Samples for all slots with room until `enough` of them have ended, at most `steps` (up to STEPS) tokens each.
+
+    A slot ends with a stop sequence or when its room is used up. Draws are addressed by the seed, the
+    slot's address and its count.
+    """
+    slots = jax.tree.map(_by_rows, slots)
+    n = len(slots.token)
+    running = slots.room > 0
+    lengths = jnp.where(running, slots.length, 0)
+    keys = _keys(seed, slots.address)
+    empty = Sampled(
+        jnp.zeros((n, STEPS), jnp.int32), jnp.zeros((n, STEPS)), jnp.zeros((n, STEPS)),
+        jnp.zeros(n, jnp.int32), jnp.zeros(n, bool),
+    )  # fmt: skip
+
+    def go_on(state: tuple) -> Array:
+        step, *_, active, _ = state
+        return (step < steps) & jnp.any(active) & (jnp.sum(running & ~active) < enough)
+
+    def advance(state: tuple) -> tuple:
+        step, fresh, token, tail, active, out = state
+        fresh, hidden = next_token(params, config, cache, fresh, token, lengths, step)
+        raw = logits(params, config, hidden)
+        early = active & (slots.count + step < slots.min_count)
+        scores = lax.cond(jnp.any(early), lambda z: _without_stops(z, slots.stops, early), lambda z: z, raw)
+        uniform = jax.vmap(lambda key, i: jax.random.uniform(jax.random.fold_in(key, i)))(
+            keys, slots.count + step
+        )
+        drawn = draw(raw, scores, slots.drawing, uniform)
+        token = jnp.where(active, drawn.token, 0)
+        tail = jnp.concatenate([tail[:, 1:], token[:, None]], axis=1)
+        stopped = active & ~early & _ends_with(tail, slots.stops)
+        out = Sampled(
+            out.tokens.at[:, step].set(token),
+            out.logprobs.at[:, step].set(jnp.where(active, drawn.logprob, 0.0)),
+            out.raw_logprobs.at[:, step].set(jnp.where(active, drawn.raw_logprob, 0.0)),
+            out.counts + active,
+            out.stopped | stopped,
+        )
+        return step + 1, fresh, token, tail, active & ~stopped & (step + 1 < slots.room), out
+
+    start = jnp.int32(0), init_fresh(config, n, STEPS), slots.token, slots.tail, running, empty
+    _, fresh, *_, out = lax.while_loop(go_on, advance, start)
+    # Every token that was run is written: all that were sampled but the last, and the one before them.
+    return write(cache, fresh, slots.length, out.counts), out
+
+
+def _keys(seed: Array, addresses: Array) -> Array:
+    """PRNG keys [n] from int32 addresses [n, 5]: one fold per coordinate."""
+    keys = jax.vmap(lambda _: jax.random.key(seed))(addresses)
+    for column in range(addresses.shape[1]):
+        keys = jax.vmap(jax.random.fold_in)(keys, addresses[:, column])
+    return keys
+
+
+def _by_rows(a: Array) -> Array:
+    return constrain(a, "batch", *[None] * (a.ndim - 1))
+
+
+def _ends_with(tail: Array, stops: Array) -> Array:
+    """Whether a stop sequence stands at the end of the tail, bool [slots]."""
+    same = (stops == tail[:, None, :]) | (stops == NO_TOKEN)
+    return jnp.any(jnp.all(same, axis=-1) & (stops[..., -1] != NO_TOKEN), axis=-1)
+
+
+def _without_stops(scores: Array, stops: Array, rows: Array) -> Array:
+    """Scores without the single tokens that would stop these rows."""
+    single = (stops[..., -1] != NO_TOKEN) & jnp.all(stops[..., :-1] == NO_TOKEN, axis=-1)
+    token = jnp.where(single & rows[:, None], stops[..., -1], scores.shape[1])  # out of range: dropped
+    return scores.at[jnp.arange(len(scores))[:, None], token].set(-jnp.inf, mode="drop")
