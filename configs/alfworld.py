@@ -81,6 +81,7 @@ def _paper(checkpoint: str, max_prompt: int = 2048, sampling_tensor: int = 1) ->
         context=ContextConfig(
             kind="window",
             history=2,
+            order="paper",
             show_admissible=True,
             max_length=max_prompt + max_response + skill.max_new_tokens + REQUEST_TOKENS,
         ),

@@ -91,6 +91,10 @@ class ContextConfig:
 
     kind: str = "conversation"  # "conversation": one growing sequence; "window": a fresh prompt with the last `history` turns
     history: int = 2  # observation/action pairs in a window prompt
+    # "paper": what a window prompt says, in the paper family's order, instructions last; "static_first": role, instructions
+    # and task (then the skill) before all that changes, so that the turns of an episode and the members of a group share
+    # a long prefix, which the sampler caches.
+    order: str = "paper"
     show_admissible: bool = False  # list the admissible actions in every observation
     max_length: int = (
         1024  # tokens of prompt and response together, skill included; the sampler's cache holds this many

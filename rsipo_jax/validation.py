@@ -22,6 +22,7 @@ ENGINES = ("fast", "textworld")
 GAME_VERSIONS = ("as_is", "2.1.1", "2.1.2")
 GOALS = ("templated", "human")
 CONTEXTS = ("conversation", "window")
+ORDERS = ("paper", "static_first")
 PARSERS = ("faithful", "strict")
 TRUST_FUNCTIONS = ("pos_mean", "prob", "prob_excess", "reliability", "raw", "one", "zero")
 OPTIMIZERS = ("adamw", "muon")
@@ -34,7 +35,7 @@ PANELS = ("valid_seen", "valid_unseen", "train_probe", "literature")
 # Sizes of a fresh network, which a checkpoint brings with it.
 SIZES = ("hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads")
 # Fields that only the window context reads.
-WINDOW_ONLY = ("context.history", "skill.observation_chars")
+WINDOW_ONLY = ("context.history", "context.order", "skill.observation_chars")
 # Bytes, special ids, tags and the characters of the text take up about 400.
 SMALLEST_VOCABULARY = 512
 
@@ -48,6 +49,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "model.attention": ATTENTION,
     "train.momentum_dtype": DTYPES,
     "context.kind": CONTEXTS,
+    "context.order": ORDERS,
     "context.parser": PARSERS,
     "trust.function": TRUST_FUNCTIONS,
     "sft.optimizer": OPTIMIZERS,
@@ -295,8 +297,8 @@ def _check_context(config: Config) -> None:
         value, default = setting(config, key), setting(Config(), key)
         if value != default:
             raise ConfigError(
-                f"config.{key}={value} has no effect when config.context.kind='conversation': "
-                f"leave it at {default} or set config.context.kind='window'"
+                f"config.{key}={value!r} has no effect when config.context.kind='conversation': "
+                f"leave it at {default!r} or set config.context.kind='window'"
             )
 
 

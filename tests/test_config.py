@@ -96,7 +96,8 @@ def test_the_papers_presets_have_the_papers_numbers() -> None:
         config = validated(ALFWORLD["get_config"](preset))
         assert (config.train.steps, config.train.learning_rate, config.train.warmup_ratio) == (150, 1e-6, 0.0)
         assert (config.rollout.tasks_per_step, config.rollout.group_size) == (16, 8)
-        assert config.context.kind == "window" and config.context.show_admissible
+        assert config.context.kind == "window" and config.context.order == "paper"
+        assert config.context.show_admissible
         # What is left of the context for a student prompt, once a response and a skill have their room.
         reserve = config.skill.max_new_tokens + REQUEST_TOKENS
         prompt = config.context.max_length - config.rollout.max_new_tokens - reserve
@@ -148,6 +149,16 @@ def test_every_number_has_a_rule() -> None:
         ("qwen2.5-3b", {"tokenizer__vocab_size": 1024}, r"config\.tokenizer\.vocab_size=1024 .*set it to 0"),
         ("qwen2.5-3b", {"model__checkpoint": ""}, r"config\.model\.hidden_size=0 .*model\.checkpoint"),
         ("tiny", {"context__history": 5}, r"config\.context\.history=5 has no effect .*'window'"),
+        (
+            "tiny",
+            {"context__order": "static_first"},
+            r"config\.context\.order='static_first' has no effect when config\.context\.kind='conversation'",
+        ),
+        (
+            "qwen2.5-3b",
+            {"context__order": "task_first"},
+            r"config\.context\.order='task_first' .*static_first",
+        ),
         ("tiny", {"skill__observation_chars": 50}, r"config\.skill\.observation_chars=50 has no effect"),
         ("tiny", {"rollout__max_new_tokens": 1024}, r"config\.rollout\.max_new_tokens=1024 .*length=\d+"),
         ("tiny", {"skill__max_new_tokens": 4096}, r"config\.skill\.max_new_tokens=4096 .*max_length=\d+"),

@@ -3,7 +3,8 @@
 `Conversation` is one growing sequence: the next prompt is the last prompt, the sampled response, and the new
 observation, ids exactly as they were. `Window` is the paper family's fresh prompt per turn with the last few exchanges.
 Both keep one place for the skill, and both leave the same room for it whether it is there or not: a teacher prompt fits
-where the student prompt did, and a skill gives an episode neither more turns nor fewer.
+where the student prompt did, and a skill gives an episode neither more turns nor fewer. What stands before that place
+is encoded by itself, so text that stays the same from turn to turn there stays the same ids.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from rsipo_jax.config import Config
 from rsipo_jax.text.tokenizer import Tokenizer
 
 REQUEST_TOKENS = 64  # room for the words around a skill, or for the request to write one
+# A window's prompt of one turn, by config.context.order.
+MESSAGES = {"paper": prompts.window_message, "static_first": prompts.static_first_message}
 
 
 class Context(Protocol):
@@ -105,15 +108,14 @@ class Window(_Base):
     def __init__(self, tokenizer: Tokenizer, config: Config) -> None:
         super().__init__(tokenizer, config)
         self.history, self.observation_chars = config.context.history, config.skill.observation_chars
+        self.message = MESSAGES[config.context.order]
 
     def acting(self, trajectory: Trajectory, admissible: Sequence[str]) -> Prompt | None:
         """Shows the last `history` exchanges, fewer when they do not fit (oldest dropped first)."""
         first, observation = trajectory.observations[0], trajectory.observations[-1]
         past, steps = trajectory.exchanges(), len(trajectory.turns)
         for shown in range(min(self.history, steps), -1, -1):
-            message = prompts.window_message(
-                first, past[steps - shown :], steps, observation, self._shown(admissible)
-            )
+            message = self.message(first, past[steps - shown :], steps, observation, self._shown(admissible))
             bare = self._opening(message, "")
             if len(bare.tokens) <= self._limit:
                 return self._opening(message, trajectory.skill) if trajectory.skill else bare

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from rsipo_jax.text.tags import ACTION_CLOSE, ACTION_OPEN, THINK_CLOSE, THINK_OPEN
 
+ROLE = "You act in a simulated household through text commands.\n"
 BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
 FORMAT = (
     f"Reason about the next step inside {THINK_OPEN} {THINK_CLOSE}, "
@@ -46,6 +47,11 @@ def task_of(observation: str) -> str:
     return observation.rpartition("Your task is to: ")[2].strip()
 
 
+def room_of(observation: str) -> str:
+    """A first observation without greeting and task sentence."""
+    return without_banner(observation).rpartition("Your task is to: ")[0].strip()
+
+
 def skill_block(skill: str) -> str:
     """The teacher's extra part: consult this skill in this episode."""
     return f"\n\nSkill for this episode, consult it before you act: {skill}"
@@ -76,18 +82,32 @@ def window_message(
     `first` is the episode's first observation, `steps` the number of actions taken so far, `past` the exchanges shown.
     """
     shown = "" if admissible is None else admissible_list(admissible)
-    role = "You act in a simulated household through text commands.\n"
     if steps == 0:
-        return Message(role + without_banner(first), f"{shown}\n{FORMAT}")
+        return Message(ROLE + without_banner(first), f"{shown}\n{FORMAT}")
+    return Message(
+        f"{ROLE}Your task is to: {task_of(first)}", f"{_progress(past, steps, observation)}{shown}\n{FORMAT}"
+    )
+
+
+def static_first_message(
+    first: str, past: Sequence[Exchange], steps: int, observation: str, admissible: Sequence[str] | None
+) -> Message:
+    """As `window_message`, with `before` the same at every turn of an episode: role, format and task."""
+    shown = "" if admissible is None else admissible_list(admissible)
+    now = _progress(past, steps, observation) if steps else f"\n{room_of(first)}"
+    return Message(f"{ROLE}{FORMAT}\nYour task is to: {task_of(first)}", now + shown)
+
+
+def _progress(past: Sequence[Exchange], steps: int, observation: str) -> str:
+    """The last exchanges, numbered, and the current observation."""
     number = steps - len(past) + 1
     history = "".join(
         f"\nObservation {number + i}: {without_banner(e.observation)}\nAction {number + i}: {e.command}"
         for i, e in enumerate(past)
     )
-    return Message(
-        f"{role}Your task is to: {task_of(first)}",
+    return (
         f"\nSteps taken so far: {steps}. The most recent ones:{history}\n"
-        f"Now it is step {steps + 1}. Observation: {observation}{shown}\n{FORMAT}",
+        f"Now it is step {steps + 1}. Observation: {observation}"
     )
 
 

@@ -21,7 +21,7 @@ ROOM = (
 FIRST = f"-= Welcome to TextWorld, ALFRED! =-\n\n{ROOM}\n\nYour task is to: put a clean mug in desk."
 
 
-def make_config(kind: str = "conversation", **changes: int) -> Config:
+def make_config(kind: str = "conversation", **changes: int | str) -> Config:
     """Room for a few turns; `changes` are fields of the context, rollout, skill and env sections."""
     sections = {
         "context": ContextConfig(kind=kind, max_length=700, show_admissible=kind == "window"),

@@ -12,12 +12,24 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rsipo_jax.agents.context import REQUEST_TOKENS, Conversation, Window, make_context
-from rsipo_jax.agents.prompts import BANNER, FORMAT, analysis_request
+from rsipo_jax.agents.prompts import (
+    BANNER,
+    FORMAT,
+    ROLE,
+    Exchange,
+    analysis_request,
+    skill_block,
+    task_of,
+    window_message,
+)
 from rsipo_jax.agents.trajectory import Prompt, Trajectory, Turn
 from rsipo_jax.text.sentencepiece_tokenizer import SentencePieceTokenizer
+from rsipo_jax.text.tokenizer import Tokenizer, load_tokenizer
 from tests.agents.episodes import ADMISSIBLE, FIRST, ROOM, make_config, task
+from tests.text.test_hf_tokenizer import CHATML, build
 
 KINDS = ("conversation", "window")
+CONTEXTS = (("conversation", "paper"), ("window", "paper"), ("window", "static_first"))
 WORDS = (
     "go to drawer 1",
     "mug",
@@ -62,12 +74,13 @@ def text_of(context: Conversation | Window, prompt: Prompt | None) -> str:
     return context.tokenizer.decode(prompt.tokens.tolist())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "order"), CONTEXTS)
 @given(turns=TURNS, skill=SKILLS, max_length=st.integers(300, 700))
 def test_the_teacher_s_prompt_is_the_student_s_plus_the_skill(
-    tokenizer: SentencePieceTokenizer, kind: str, turns: list, skill: str, max_length: int
+    tokenizer: SentencePieceTokenizer, kind: str, order: str, turns: list, skill: str, max_length: int
 ) -> None:
-    context = make_context(tokenizer, make_config(kind, context__max_length=max_length))
+    config = make_config(kind, context__order=order, context__max_length=max_length)
+    context = make_context(tokenizer, config)
     assume(context.skill_fits(skill))
     told = responses(tokenizer, turns)
     student, teacher = play(context, told), play(context, told, skill)
@@ -150,6 +163,87 @@ def test_a_window_shows_the_task_the_last_exchanges_and_the_observation(
     assert "Observation 3: seen 2\nAction 3: do r2\nObservation 4: seen 3\nAction 4: do r3" in fifth
     assert "seen 1" not in fifth and ROOM not in fifth and "r4" not in fifth
     assert "'look'" in fifth and fifth.endswith(FORMAT)
+
+
+PAPER = """\
+You act in a simulated household through text commands.
+You are in the middle of a room. Looking quickly around you, you see a bed 1, a desk 1, and a drawer 1.
+
+Your task is to: put a clean mug in desk.[SKILL]
+Admissible actions:
+'go to drawer 1'
+'look'
+'take mug 1 from drawer 1'
+Reason about the next step inside <think> </think>, then give one action inside <action> </action>."""
+PAPER_LATER = """\
+You act in a simulated household through text commands.
+Your task is to: put a clean mug in desk.[SKILL]
+Steps taken so far: 4. The most recent ones:
+Observation 4: seen 3
+Action 4: do r3
+Now it is step 5. Observation: seen 4
+Admissible actions:
+'go to drawer 1'
+'look'
+'take mug 1 from drawer 1'
+Reason about the next step inside <think> </think>, then give one action inside <action> </action>."""
+
+
+def test_the_order_of_the_paper_reads_as_ever() -> None:
+    opening = window_message(FIRST, [], 0, FIRST, ADMISSIBLE)
+    assert f"{opening.before}[SKILL]{opening.after}" == PAPER
+    later = window_message(FIRST, [Exchange("seen 3", "r3", "do r3", True)], 4, "seen 4", ADMISSIBLE)
+    assert f"{later.before}[SKILL]{later.after}" == PAPER_LATER
+
+
+def test_with_the_static_part_first_nothing_is_lost(tokenizer: SentencePieceTokenizer) -> None:
+    changes = {"context__history": 2, "context__max_length": 1200}
+    told = [(FIRST if i == 0 else f"seen {i}", tokenizer.encode(f"r{i}")) for i in range(5)]
+    texts = {}
+    for order in ("paper", "static_first"):
+        context = make_context(tokenizer, make_config("window", context__order=order, **changes))
+        trajectory = play(context, told, "take mug 1")
+        texts[order] = [text_of(context, turn.prompt) for turn in trajectory.turns]
+    skill = "\n\nSkill for this episode, consult it before you act: take mug 1"
+    role = "You act in a simulated household through text commands."
+    static = f"{role}\n{FORMAT}\nYour task is to: put a clean mug in desk.{skill}\n"
+    for paper, reordered in zip(texts["paper"], texts["static_first"], strict=True):
+        assert reordered.startswith(static)
+        assert sorted(filter(None, reordered.split("\n"))) == sorted(filter(None, paper.split("\n")))
+    assert texts["static_first"][0].startswith(f"{static}{ROOM}\nAdmissible actions:")
+
+
+@pytest.fixture(scope="module", params=["sentencepiece", "chatml"])
+def either_tokenizer(
+    request: pytest.FixtureRequest,
+    tokenizer: SentencePieceTokenizer,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Tokenizer:
+    if request.param == "sentencepiece":
+        return tokenizer
+    return load_tokenizer(build(tmp_path_factory.mktemp("chatml"), CHATML))
+
+
+@given(goal=TEXTS, room=TEXTS, turns=TURNS, other=TURNS, skill=TEXTS)
+def test_the_static_part_is_the_same_tokens_at_every_turn_and_in_the_whole_group(
+    either_tokenizer: Tokenizer, goal: str, room: str, turns: list, other: list, skill: str
+) -> None:
+    config = make_config("window", context__order="static_first", context__max_length=5000)
+    context = make_context(either_tokenizer, config)
+    first = f"{BANNER}{room}\n\nYour task is to: {goal}"
+    members = [  # one task and one skill, different actions and observations
+        play(context, [(first if i == 0 else text, ids) for i, (text, ids, _) in enumerate(drawn)], skill)
+        for drawn in (turns, other)
+    ]
+    prompts = [turn.prompt for member in members for turn in member.turns]
+    assert len(prompts) == len(turns) + len(other)
+    static = prompts[0].skill_at + len(context.skill_tokens(skill))
+    for prompt in prompts:
+        assert prompt.skill_at == prompts[0].skill_at
+        np.testing.assert_array_equal(prompt.tokens[:static], prompts[0].tokens[:static])
+    pieces = [f"{ROLE}{FORMAT}\nYour task is to: {task_of(first)}", skill_block(skill) if skill else ""]
+    encoded = [*chain(*(either_tokenizer.encode(piece) for piece in pieces))]
+    assert prompts[0].tokens[:static].tolist()[-len(encoded) :] == encoded
 
 
 @given(length=st.integers(150, 420), long=st.lists(st.integers(1, 40), min_size=3, max_size=3), skill=TEXTS)

@@ -7,12 +7,17 @@ import os
 import re
 import signal
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterator
+from itertools import count
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rsipo_jax.envs.pool import ProcessPool
 from rsipo_jax.envs.protocol import Observation, Task
+from tests.envs.interleaving import MOVES, play_interleaved
 
 
 class Unspeakable(Exception):
@@ -182,6 +187,110 @@ def test_a_hung_worker_is_given_up_and_replaced() -> None:
         assert answers[1].text == "d1 a"
     finally:
         pool.close()
+
+
+@pytest.fixture(scope="module")
+def shared_pool() -> Iterator[ProcessPool]:
+    made = ProcessPool(Diary, workers=2, timeout_s=60.0)
+    yield made
+    made.close()
+
+
+UNUSED = count(0, 6)  # the first of six slots that no example has played in
+COMMANDS = st.lists(
+    st.builds(diary, st.sampled_from("AB")) | st.sampled_from(("x", "y", "raise")), max_size=5
+)
+
+
+@given(scripts=st.lists(COMMANDS, min_size=1, max_size=6), moves=MOVES)
+def test_any_interleaving_answers_every_command_once_and_as_a_lone_slot_would(
+    shared_pool: ProcessPool, scripts: list[list[Task | str]], moves: list[int]
+) -> None:
+    first = next(UNUSED)
+    seen = play_interleaved(shared_pool, dict(enumerate(scripts, first)), moves)
+    for slot, script in enumerate(scripts, first):
+        lone: str | None = None  # what a lone diary holds
+        assert len(seen[slot]) == len(script)
+        for command, answer in zip(script, seen[slot], strict=True):
+            if isinstance(command, Task):
+                lone = command.id
+            elif lone is None:
+                assert answer.error == f"Slot {slot} has no running game; reset it first."
+                continue
+            elif command == "raise":
+                lone = None
+                assert answer.error == "RuntimeError in step: out of ink"
+                continue
+            else:
+                lone = f"{lone} {command}"
+            assert not answer.error and answer.text == lone
+
+
+def test_a_stopped_worker_keeps_nobody_else_waiting(pool: ProcessPool) -> None:
+    texts(pool.reset({slot: diary(f"d{slot}") for slot in range(4)}))
+    stopped = pool._workers[0]
+    assert stopped.process.pid is not None
+    os.kill(stopped.process.pid, signal.SIGSTOP)
+    pool.send(0, "a")
+    pool.send(2, "a")  # waits behind slot 0
+    for turn in range(1, 4):
+        pool.send(1, "b")
+        assert texts(pool.receive(wait=True)) == {1: "d1" + " b" * turn}
+    assert set(pool.unanswered) == {0, 2} and pool.receive(wait=False) == {}
+    stopped.deadline = 0.0  # its time is up
+    pool.send(3, "c")
+    seen: dict[int, Observation] = {}
+    while pool.unanswered:  # without waiting, late workers are found out all the same
+        seen |= pool.receive(wait=False)
+    assert seen.pop(0).error == "The environment of d0 failed: no answer within 20 s an action."
+    assert texts(seen) == {2: "d2 a", 3: "d3 c"}
+    assert pool._workers[0].process.pid != stopped.process.pid and not stopped.process.is_alive()
+
+
+def test_a_worker_that_dies_is_found_out_without_waiting(pool: ProcessPool) -> None:
+    texts(pool.reset({slot: diary(f"d{slot}") for slot in range(4)}))
+    pool.send(2, "die")
+    pool.send(0, "a")  # in the same worker
+    seen: dict[int, list[Observation]] = defaultdict(list)
+    waiting = Counter({1: 5})
+    while pool.unanswered or waiting[1]:
+        if waiting[1] and 1 not in pool.unanswered:
+            pool.send(1, "b")
+            waiting[1] -= 1
+        for slot, observation in pool.receive(wait=False).items():
+            seen[slot].append(observation)
+    assert [o.error for o in seen[2]] == ["The environment of d2 failed: its process died (exit code -9)."]
+    assert [o.text for o in seen[0]] == ["d0 a"]
+    assert [o.text for o in seen[1]] == ["d1" + " b" * turn for turn in range(1, 6)]
+
+
+def test_what_came_together_is_in_the_order_asked_for(pool: ProcessPool) -> None:
+    texts(pool.reset({slot: diary(f"d{slot}") for slot in range(4)}))
+    for slot in (3, 0, 1, 2):
+        pool.send(slot, "a")
+    while any(worker.serving is not None for worker in pool._workers):
+        pool._look(1.0)
+    assert list(pool.receive(wait=False)) == [3, 0, 1, 2]
+
+
+def test_a_slot_has_one_unanswered_command(pool: ProcessPool) -> None:
+    pool.send(0, diary("d0"))
+    with pytest.raises(ValueError, match="Slot 0 has an unanswered command: receive it before the next one"):
+        pool.send(0, "a")
+    with pytest.raises(ValueError, match=r"Slots \[0\] have unanswered commands: receive them first"):
+        pool.reset({1: diary("d1")})
+    assert texts(pool.receive(wait=True)) == {0: "d0"} and not pool.receive(wait=True)
+    assert texts(pool.step({0: "a"})) == {0: "d0 a"}
+
+
+def test_closing_in_the_middle_of_a_command_is_quiet(capfd: pytest.CaptureFixture[str]) -> None:
+    pool = ProcessPool(Diary, workers=1)
+    texts(pool.reset({0: diary("d0")}))
+    worker = pool._workers[0].process
+    pool.send(0, "slow")
+    pool.close()
+    assert worker.exitcode == 0 and not pool.unanswered
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_a_factory_that_fails_is_reported_by_every_slot() -> None:

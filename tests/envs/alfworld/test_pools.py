@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rsipo_jax.config import EnvConfig
 from rsipo_jax.envs.alfworld.data import find_tasks, load_game
 from rsipo_jax.envs.alfworld.planner import solve
 from rsipo_jax.envs.alfworld.pools import FastPool, make_pool
 from rsipo_jax.envs.protocol import Observation, Task
+from tests.envs.interleaving import MOVES, play_interleaved
 
 
 def play_alone(root: Path, task: Task, actions: list[str]) -> list[Observation]:
@@ -35,6 +38,40 @@ def test_slots_are_isolated(games_root: Path) -> None:
             actions[slot].append(chosen[slot])
     for slot, task in tasks.items():
         assert seen[slot] == play_alone(games_root, task, actions[slot])
+
+
+@given(
+    scripts=st.lists(st.lists(st.integers(0, 2) | st.integers(3, 99), max_size=6), min_size=1, max_size=4),
+    moves=MOVES,
+)
+def test_any_interleaving_answers_as_a_lone_slot_would(
+    games_root: Path, scripts: list[list[int]], moves: list[int]
+) -> None:
+    """Numbers up to 1 start a task, 2 one that is missing; the others choose an action of the first task's start."""
+    tasks = [*find_tasks(games_root, "train")[:2], Task("train/no/game", "pick_and_place_simple", "train")]
+    options = FastPool(games_root).reset({0: tasks[0]})[0].admissible
+    commands = {
+        slot: [tasks[n] if n < 3 else options[n % len(options)] for n in script]
+        for slot, script in enumerate(scripts)
+    }
+    seen = play_interleaved(FastPool(games_root), commands, moves)
+    for slot, script in commands.items():
+        lone = FastPool(games_root)
+        for command, answer in zip(script, seen[slot], strict=True):
+            expected = (
+                lone.reset({slot: command}) if isinstance(command, Task) else lone.step({slot: command})
+            )
+            assert answer == expected[slot]
+
+
+def test_receiving_plays_all_that_was_sent_in_that_order(games_root: Path) -> None:
+    task = find_tasks(games_root, "train")[0]
+    pool = FastPool(games_root)
+    for slot in (3, 1, 2):
+        pool.send(slot, task)
+    with pytest.raises(ValueError, match="Slot 1 has an unanswered command"):
+        pool.send(1, "look")
+    assert list(pool.receive(wait=False)) == [3, 1, 2] and not pool.unanswered
 
 
 def test_playing_leaves_the_start_as_it_was(games_root: Path) -> None:
