@@ -107,8 +107,15 @@ class RolloutConfig:
     tasks_per_step: int = 16  # B
     group_size: int = 8  # G
     temperature: float = 1.0
+    top_k: int = 0  # draws from so many likeliest tokens; 0: from all
+    top_p: float = 1.0  # draws from the likeliest tokens with so much probability together; 1: from all
+    min_p: float = 0.0  # draws from tokens with this share of the likeliest one's probability; 0: from all
     max_new_tokens: int = 512  # tokens of one turn
-    slots: int = 128  # sequences decoded together
+    slots: int = 128  # episodes played, and sequences decoded, together
+    reuse_prefixes: bool = True  # what the sampler holds of a prompt is not computed again
+    watch_rows: int = 8  # training rows whose sampled tokens the learner scores too after every weight change
+    max_drift: float = 0.2  # nats a token between the two, on average, that stop the run
+    reuse_drift: float = 1e-3  # nats a token up to which the sampler's log-probabilities are the old policy's
     win_reward: float = 10.0
     invalid_penalty: float = 0.1  # subtracted once per turn whose action is malformed
 
@@ -188,6 +195,9 @@ class EvalConfig:
         "valid_unseen",
     )  # measured before and after RL; also train_probe, literature
     temperature: float = 0.4
+    top_k: int = 0  # as in the rollout section
+    top_p: float = 1.0
+    min_p: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -125,6 +125,15 @@ RANGES: Mapping[str, Rule] = {
     "eval.every": _at_least(0),
     "eval.during": _at_least(1),
     "eval.temperature": _at_least(0),
+    "rollout.top_k": _at_least(0),
+    "rollout.top_p": ((lambda x: 0 < x <= 1), "above 0, at most 1 (1 draws from all tokens)"),
+    "rollout.min_p": ((lambda x: 0 <= x <= 1), "from 0 (all tokens) to 1"),
+    "rollout.watch_rows": _at_least(1),
+    "rollout.max_drift": ((lambda x: x > 0), "above 0 nats"),
+    "rollout.reuse_drift": _at_least(0),
+    "eval.top_k": _at_least(0),
+    "eval.top_p": ((lambda x: 0 < x <= 1), "above 0, at most 1 (1 draws from all tokens)"),
+    "eval.min_p": ((lambda x: 0 <= x <= 1), "from 0 (all tokens) to 1"),
 }
 
 

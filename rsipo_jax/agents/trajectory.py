@@ -22,12 +22,15 @@ class Turn:
 
     prompt: Prompt
     response: np.ndarray  # int32 [m]
-    logprobs: np.ndarray  # float32 [m], behaviour policy
+    logprobs: np.ndarray  # float32 [m], behaviour policy: of the distribution that was drawn from
     text: str
     command: str = ""  # what the environment received; "" for a skill-writing turn
     valid: bool = True
     admissible: bool = True
     imitate: bool = True  # demonstrations only: False for a response that is read but not learned from
+    raw_logprobs: np.ndarray | None = (
+        None  # float32 [m], at temperature 1 without filters; sampled turns only
+    )
 
 
 @dataclass
@@ -37,9 +40,10 @@ class Trajectory:
     task: Task
     group: int  # index of the task in its step
     rollout: int  # index within the group
-    slot: int  # sampler slot, whose cache may still hold the conversation
-    policy_version: int  # RL step whose weights sampled it
     skill: str = ""  # "" = no skill in context
+    policy_version: int = (
+        -1
+    )  # of the weights that sampled its turns, as the sampler was told; -1 without turns
     observations: list[str] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
     writing: Turn | None = None  # the skill-writing turn after the end

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from rsipo_jax.agents.rollout import EVALUATE, Agent, Episode, rollout
+from rsipo_jax.agents.rollout import EVALUATE, Agent, Episode, rollout, sampling_of
 from rsipo_jax.agents.trajectory import Trajectory
 from rsipo_jax.envs.protocol import EnvPool
 from rsipo_jax.evaluation.panels import Panel
@@ -18,13 +18,13 @@ def play_panel(
     optimal: Mapping[str, int],
     on_done: Callable[[Trajectory], None] = lambda _: None,
 ) -> list[EpisodeScore]:
-    """Plays the panel with the weights the sampler holds, those after RL step `step`, at the evaluation temperature.
+    """Plays the panel with the weights the sampler holds, those after RL step `step`, drawn as evaluations draw.
 
     A game's draws are addressed by its place in the panel, so the result is a function of weights, panel and seed.
     `optimal` holds the fewest turns to win, by task id, as far as they are known.
     """
     episodes = [Episode(task, group=i, rollout=0) for i, task in enumerate(panel.tasks)]
-    played = rollout(agent, episodes, EVALUATE, step, agent.config.eval.temperature, on_done)
+    played = rollout(agent, episodes, EVALUATE, step, sampling_of(agent.config.eval), on_done)
     return [
         EpisodeScore(
             t.task.id,

@@ -159,9 +159,9 @@ def on_devices(local: Callable, shape: Sequence[int], names: Names, *arguments: 
         spec(names, leaves[0].shape, sizes) if (leaves := jax.tree.leaves(tree)) else None
         for tree, names in arguments
     ]
-    return jax.shard_map(
-        local, in_specs=tuple(into), out_specs=spec(names, shape, sizes), check_vma=False
-    )(*trees)
+    return jax.shard_map(local, in_specs=tuple(into), out_specs=spec(names, shape, sizes), check_vma=False)(
+        *trees
+    )
 
 
 def _attend_rows(

@@ -62,14 +62,22 @@ def new_tokens(
 
 
 def next_token(
-    params: Params, config: ModelConfig, cache: KVCache, fresh: Fresh, token: Array, lengths: Array, step: Array
+    params: Params,
+    config: ModelConfig,
+    cache: KVCache,
+    fresh: Fresh,
+    token: Array,
+    lengths: Array,
+    step: Array,
 ) -> tuple[Fresh, Array]:
     """One more token int32 [slots] for every slot: its keys and values, at `step` of `fresh`, and its hidden state [slots, D].
 
     A slot's sequence is its first `lengths` positions in the cache, then `step` tokens in `fresh`, then this one.
     """
     fresh = Fresh(list(fresh.keys), list(fresh.values))
-    seen = jnp.broadcast_to(jnp.arange(fresh.keys[0].shape[2]) <= step, (len(token), 1, fresh.keys[0].shape[2]))
+    seen = jnp.broadcast_to(
+        jnp.arange(fresh.keys[0].shape[2]) <= step, (len(token), 1, fresh.keys[0].shape[2])
+    )
 
     def attend(layer: int, q: Array, k: Array, v: Array) -> Array:
         put = partial(lax.dynamic_update_slice_in_dim, start_index=step, axis=2)

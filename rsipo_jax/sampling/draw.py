@@ -6,6 +6,7 @@ Invariant: a draw is a function of the row's logits, its parameters and its rand
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,12 +22,12 @@ Array = jax.Array
 
 @struct.dataclass
 class Drawing:
-    """How each row draws, see `Sampling`."""
+    """How each row draws, see `Sampling`. NumPy arrays on the host."""
 
-    temperature: Array  # float32 [n]
-    top_k: Array  # int32 [n]
-    top_p: Array  # float32 [n]
-    min_p: Array  # float32 [n]
+    temperature: Any  # float32 [n]
+    top_k: Any  # int32 [n]
+    top_p: Any  # float32 [n]
+    min_p: Any  # float32 [n]
 
 
 @struct.dataclass
@@ -44,7 +45,9 @@ def draw(raw: Array, scores: Array, drawing: Drawing, uniform: Array) -> Drawn:
     greedy = drawing.temperature <= 0
     inverse = 1.0 / jnp.where(greedy, 1.0, drawing.temperature)
     some = jnp.any((drawing.top_k > 0) | (drawing.top_p < 1) | (drawing.min_p > 0))
-    scores = lax.cond(some, lambda z: jnp.where(z >= threshold(z, drawing)[:, None], z, NOTHING), lambda z: z, scores)
+    scores = lax.cond(
+        some, lambda z: jnp.where(z >= threshold(z, drawing)[:, None], z, NOTHING), lambda z: z, scores
+    )
 
     blocks = _in_blocks(scores)
     top = jnp.max(blocks, axis=(1, 2))

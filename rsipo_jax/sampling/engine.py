@@ -24,13 +24,13 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from rsipo_jax.models.cache import KVCache, init_cache
+from rsipo_jax.models.cache import init_cache
 from rsipo_jax.models.transformer import ModelConfig, Params
 from rsipo_jax.parallel.sharding import TENSOR
 from rsipo_jax.sampling.draw import Drawing
 from rsipo_jax.sampling.prefixes import PrefixTrie
 from rsipo_jax.sampling.programs import NO_TOKEN, STEPS, Sampled, Slots, copy_prefixes, decode, prefill
-from rsipo_jax.sampling.protocol import Address, Completion, Finish, Request
+from rsipo_jax.sampling.protocol import Address, Completion, Finish, Request, Work
 from rsipo_jax.sampling.reshard import to_sampling_mesh
 
 MAX_STOPS, MAX_STOP_TOKENS = 8, 8  # stop sequences of a request, and tokens of one
@@ -60,16 +60,6 @@ class _Start:
     reused: int
 
 
-@dataclass
-class Work:
-    """What the engine has done since its weights came."""
-
-    prompt_tokens: int = 0
-    reused_tokens: int = 0  # of prompts, not computed again
-    sampled_tokens: int = 0
-    slot_steps: int = 0  # tokens that could have been sampled: steps x slots
-
-
 class Engine:
     """A `Sampler` that decodes up to `slots` sequences of up to `max_length` tokens together, with fixed shapes."""
 
@@ -93,9 +83,11 @@ class Engine:
         self.max_length, self.stop_ids, self.seed, self.reuse = max_length, stop_ids, seed, reuse
         self.version, self.work = -1, Work()
         self._params: Params = {}
-        self._cache: KVCache | None = None
+        self._cache: Any = None  # KVCache, once there are weights
         self._tries = [PrefixTrie() for _ in range(self._shards)]
-        self._idle = [dict.fromkeys(self._slots_of(shard)) for shard in range(self._shards)]  # the oldest first
+        self._idle = [
+            dict.fromkeys(self._slots_of(shard)) for shard in range(self._shards)
+        ]  # the oldest first
         self._active: dict[int, _Slot] = {}
         self._queue: deque[Request] = deque()
         self._unanswered: set[Address] = set()
@@ -109,7 +101,9 @@ class Engine:
         Raises RuntimeError while requests are unanswered.
         """
         if self._unanswered:
-            raise RuntimeError(f"{len(self._unanswered)} requests are unanswered: poll until none is, then load weights")
+            raise RuntimeError(
+                f"{len(self._unanswered)} requests are unanswered: poll until none is, then load weights"
+            )
         self._tries = [PrefixTrie() for _ in self._tries]
         self._params = {}  # their memory is for what comes
         self._params = to_sampling_mesh(params, self.config, self.mesh)
@@ -143,7 +137,9 @@ class Engine:
         n, more, s = len(request.prompt), request.max_new_tokens, request.sampling
         vocabulary = self.config.vocab_size
         if request.address in self._unanswered:
-            raise ValueError(f"two requests have the address {request.address}: they would be the same sample")
+            raise ValueError(
+                f"two requests have the address {request.address}: they would be the same sample"
+            )
         if more < 1:
             raise ValueError(f"max_new_tokens={more} asks for nothing: give at least 1")
         if not 0 < n <= self.max_length - more:
@@ -151,24 +147,35 @@ class Engine:
                 f"a prompt of {n} tokens with {more} new ones does not fit in "
                 f"config.context.max_length={self.max_length}: shorten the prompt or raise that length"
             )
-        if (outside := [int(t) for t in request.prompt if not 0 <= t < vocabulary]):
+        if outside := [int(t) for t in request.prompt if not 0 <= t < vocabulary]:
             raise ValueError(f"token id {outside[0]} of a prompt is not in the vocabulary of {vocabulary}")
         for name, value, good, wanted in (
             ("temperature", s.temperature, 0 <= s.temperature < np.inf, "0 (greedy) or more"),
             ("top_k", s.top_k, s.top_k >= 0, "0 (all tokens) or more"),
             ("top_p", s.top_p, 0 < s.top_p <= 1, "a share above 0, at most 1 (all tokens)"),
             ("min_p", s.min_p, 0 <= s.min_p <= 1, "a share from 0 (all tokens) to 1"),
-            ("min_new_tokens", s.min_new_tokens, 0 <= s.min_new_tokens <= more, f"0 to max_new_tokens={more}"),
+            (
+                "min_new_tokens",
+                s.min_new_tokens,
+                0 <= s.min_new_tokens <= more,
+                f"0 to max_new_tokens={more}",
+            ),
         ):
             if not good:
                 raise ValueError(f"{name}={value} is not possible: give {wanted}")
         if len(s.stop) > MAX_STOPS - len(self.stop_ids):
-            raise ValueError(f"{len(s.stop)} stop sequences are too many: give at most {MAX_STOPS - len(self.stop_ids)}")
+            raise ValueError(
+                f"{len(s.stop)} stop sequences are too many: give at most {MAX_STOPS - len(self.stop_ids)}"
+            )
         for stop in s.stop:
             if not 0 < len(stop) <= MAX_STOP_TOKENS:
-                raise ValueError(f"the stop sequence {stop} has {len(stop)} tokens: give 1 to {MAX_STOP_TOKENS}")
+                raise ValueError(
+                    f"the stop sequence {stop} has {len(stop)} tokens: give 1 to {MAX_STOP_TOKENS}"
+                )
             if unknown := [t for t in stop if not 0 <= t < vocabulary]:
-                raise ValueError(f"stop id {unknown[0]} is not in the vocabulary of {vocabulary} tokens: it never comes")
+                raise ValueError(
+                    f"stop id {unknown[0]} is not in the vocabulary of {vocabulary} tokens: it never comes"
+                )
 
     # What comes from the devices.
 
@@ -182,9 +189,8 @@ class Engine:
         self.work.sampled_tokens += int(counts.sum())
         self.work.slot_steps += int(counts.max()) * self.slots
         rows = self._rows
-        rows.length += counts
-        rows.room -= counts
-        rows.count += counts
+        for array, change in ((rows.length, counts), (rows.room, -counts), (rows.count, counts)):
+            np.add(array, change, out=array)
         for slot, active in list(self._active.items()):
             n = counts[slot]
             active.tokens.append(tokens[slot, :n])
@@ -205,7 +211,11 @@ class Engine:
         self._trie(slot).put(slot, np.concatenate([active.request.prompt, tokens[:-1]]))
         self._idle[slot // self._per_shard][slot] = None
         return self._answer(
-            active.request, tokens, np.concatenate(active.logprobs), np.concatenate(active.raw_logprobs), finish
+            active.request,
+            tokens,
+            np.concatenate(active.logprobs),
+            np.concatenate(active.raw_logprobs),
+            finish,
         )
 
     def _answer(
@@ -257,7 +267,11 @@ class Engine:
             if not free:
                 continue
             reused, holders = self._tries[shard].match(beginning) if self.reuse else (0, frozenset())
-            if best is not None and reused <= best.reused and len(idle) <= len(self._idle[best.slot // self._per_shard]):
+            if (
+                best is not None
+                and reused <= best.reused
+                and len(idle) <= len(self._idle[best.slot // self._per_shard])
+            ):
                 continue
             # In place where nothing is lost, otherwise over what has not been used for the longest time.
             whole = [slot for slot in free if slot in holders and self._tries[shard].length(slot) <= reused]
@@ -305,7 +319,9 @@ class Engine:
             for slot, (at, prompt) in left.items():
                 left[slot] = at + piece_size(len(prompt) - at), prompt
 
-    def _prefill_pieces(self, size: int, slots: Sequence[int], left: dict[int, tuple[int, np.ndarray]]) -> None:
+    def _prefill_pieces(
+        self, size: int, slots: Sequence[int], left: dict[int, tuple[int, np.ndarray]]
+    ) -> None:
         few, many = dict(PIECES)[size]
         rows = many if len(slots) > few * self._shards else few
         for part in self._tiles(slots, rows):
@@ -339,8 +355,15 @@ class Engine:
         if not self._active:
             return
         enough = max(1, len(self._active) // PATIENCE)
+        rows = jax.tree.map(np.copy, self._rows)  # the program may read them while the next ones are made
         self._cache, self._running = decode(
-            self._params, self.config, self._cache, self._rows, np.int32(self.seed), np.int32(STEPS), np.int32(enough)
+            self._params,
+            self.config,
+            self._cache,
+            rows,
+            np.int32(self.seed),
+            np.int32(STEPS),
+            np.int32(enough),
         )
 
     def _trie(self, slot: int) -> PrefixTrie:

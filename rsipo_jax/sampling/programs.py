@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jax import lax
 
@@ -24,16 +26,16 @@ Array = jax.Array
 
 @struct.dataclass
 class Slots:
-    """What the host knows of each slot, [slots]; rows that do not decode have `room` 0."""
+    """What the host knows of each slot, [slots]; rows that do not decode have `room` 0. NumPy arrays on the host."""
 
-    token: Array  # int32, the last one, which has not been run through the network
-    length: Array  # int32, positions in the cache
-    room: Array  # int32, tokens it may still get
-    count: Array  # int32, tokens it has got
-    min_count: Array  # int32, tokens before anything stops it
-    tail: Array  # int32 [slots, L], the last tokens it has got, the newest one last
-    stops: Array  # int32 [slots, J, L], sequences that end it, NO_TOKEN in front
-    address: Array  # int32 [slots, 5], of its draws
+    token: Any  # int32, the last one, which has not been run through the network
+    length: Any  # int32, positions in the cache
+    room: Any  # int32, tokens it may still get
+    count: Any  # int32, tokens it has got
+    min_count: Any  # int32, tokens before anything stops it
+    tail: Any  # int32 [slots, L], the last tokens it has got, the newest one last
+    stops: Any  # int32 [slots, J, L], sequences that end it, NO_TOKEN in front
+    address: Any  # int32 [slots, 5], of its draws
     drawing: Drawing
 
 
@@ -47,7 +49,13 @@ class Sampled:
 
 
 def prefill(
-    params: Params, config: ModelConfig, cache: KVCache, slots: Array, tokens: Array, starts: Array, counts: Array
+    params: Params,
+    config: ModelConfig,
+    cache: KVCache,
+    slots: np.ndarray,
+    tokens: np.ndarray,
+    starts: np.ndarray,
+    counts: np.ndarray,
 ) -> KVCache:
     """Puts pieces of prompts into slots: the first counts[i] of tokens[i] at positions starts[i], ... of slot slots[i].
 
@@ -77,7 +85,13 @@ def copy_prefixes(cache: KVCache, sources: Array, targets: Array, lengths: Array
 
 @partial(jax.jit, static_argnums=1, donate_argnums=2)
 def decode(
-    params: Params, config: ModelConfig, cache: KVCache, slots: Slots, seed: Array, steps: Array, enough: Array
+    params: Params,
+    config: ModelConfig,
+    cache: KVCache,
+    slots: Slots,
+    seed: Array,
+    steps: Array,
+    enough: Array,
 ) -> tuple[KVCache, Sampled]:
     """Samples for all slots with room until `enough` of them have ended, at most `steps` (up to STEPS) tokens each.
 

@@ -30,12 +30,16 @@ class Sampling:
     top_p: float = 1.0  # keeps the fewest tokens whose probabilities sum to this at least; 1 keeps all
     min_p: float = 0.0  # keeps tokens with at least this share of the likeliest one's probability
     min_new_tokens: int = 0  # until then single stop tokens are not drawn and stop sequences do not stop
-    stop: tuple[tuple[int, ...], ...] = ()  # sequences of ids that end a completion, beside the sampler's stop ids
+    stop: tuple[
+        tuple[int, ...], ...
+    ] = ()  # sequences of ids that end a completion, beside the sampler's stop ids
 
 
 @dataclass(frozen=True)
 class Request:
-    prompt: np.ndarray  # int32 [n], the whole prompt; a sampler does not compute again what it still holds of it
+    prompt: (
+        np.ndarray
+    )  # int32 [n], the whole prompt; a sampler does not compute again what it still holds of it
     address: Address  # its draws, and its name among the requests that are not answered yet
     max_new_tokens: int
     sampling: Sampling = Sampling()
@@ -45,13 +49,27 @@ class Request:
 class Completion:
     address: Address
     tokens: np.ndarray  # int32 [m], what ended it included
-    logprobs: np.ndarray  # float32 [m], under the distribution that was sampled from (temperature 0: as for 1)
+    logprobs: (
+        np.ndarray
+    )  # float32 [m], under the distribution that was sampled from (temperature 0: as for 1)
     raw_logprobs: np.ndarray  # float32 [m], under the softmax of the logits as they are
     finish: Finish
     version: int  # of the weights
 
 
+@dataclass
+class Work:
+    """What a sampler has done since its weights came."""
+
+    prompt_tokens: int = 0
+    reused_tokens: int = 0  # of prompts, not computed again
+    sampled_tokens: int = 0
+    slot_steps: int = 0  # tokens that could have been sampled: steps x slots
+
+
 class Sampler(Protocol):
+    work: Work
+
     def load(self, params: Params, version: int) -> None:
         """Takes new weights from any mesh. No request may be unanswered."""
 

@@ -22,13 +22,14 @@ from rsipo_jax.envs.alfworld.pools import make_pool
 from rsipo_jax.envs.alfworld.textworld import EngineMissing
 from rsipo_jax.envs.protocol import Task
 from rsipo_jax.evaluation.panels import SPLIT_OF, Panel, build_panel
-from rsipo_jax.evaluation.play import play_panel, play_plans
+from rsipo_jax.evaluation.play import play_plans
 from rsipo_jax.evaluation.scores import EpisodeScore, paired_bootstrap, score
 from rsipo_jax.reports.console import make_console, progress
 from rsipo_jax.reports.records import leaves, read_records
 from rsipo_jax.reports.tables import STAGE_TITLES, panel_line, panel_table
 from rsipo_jax.training import setup
 from rsipo_jax.training.policies import kept_step, load_policy
+from rsipo_jax.training.watch import play_watched
 from rsipo_jax.validation import ConfigError
 
 EVALUATIONS = "evaluation.jsonl"
@@ -51,10 +52,9 @@ def evaluate(config: Config, workdir: Path, name: str, step: int) -> None:
         params = load_policy(workdir, network, step)
         agent = setup.make_agent(config, root, network)
         stack.callback(agent.pool.close)
-        agent.sampler.load(params)
         optimal = setup.optimal_turns(config, root, panel)
         with progress(console, f"{name}: games", len(panel.tasks)) as advance:
-            episodes = play_panel(agent, panel, step, optimal, lambda _: advance(1))
+            episodes = play_watched(agent, network.model, params, panel, step, optimal, advance)
     record = _record(panel, episodes, "rl" if step else "sft", step)
     console.print(panel_table([record]))
     console.print(panel_line(record), soft_wrap=True)

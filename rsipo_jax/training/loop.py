@@ -16,11 +16,10 @@ from rsipo_jax.agents.rollout import Agent
 from rsipo_jax.config import Config
 from rsipo_jax.envs.alfworld.data import GameData, find_tasks, left_out
 from rsipo_jax.evaluation.panels import SPLIT_OF, Panel
-from rsipo_jax.evaluation.play import play_panel
 from rsipo_jax.evaluation.scores import EpisodeScore, paired_bootstrap, score
 from rsipo_jax.methods import METHODS
 from rsipo_jax.models.lora import join, split
-from rsipo_jax.models.transformer import Params, cast_params
+from rsipo_jax.models.transformer import ModelConfig, Params, cast_params
 from rsipo_jax.reports.console import make_console, progress, stage, step_line
 from rsipo_jax.reports.curves import save_curves
 from rsipo_jax.reports.memory import peak_host_memory
@@ -32,6 +31,7 @@ from rsipo_jax.training import setup
 from rsipo_jax.training.checkpoint import Checkpoints
 from rsipo_jax.training.state import TrainState, create_state, make_optimizer
 from rsipo_jax.training.step import Learner, train_step
+from rsipo_jax.training.watch import play_watched
 from rsipo_jax.validation import ConfigError
 
 STAGES = 5
@@ -84,7 +84,7 @@ def run(config: Config, workdir: Path) -> None:
         del trained, network
         if log.last_step:
             state, prior = checkpoints.restore(log.last_step, state, prior)
-        measure = partial(_measure, console, log, agent, root)
+        measure = partial(_measure, console, log, agent, learner.model, root)
 
         stage(console, 3, STAGES, "Evaluation of the SFT policy")
         measure(reference, panels, 0, "sft")
@@ -139,6 +139,7 @@ def _measure(
     console: Console,
     log: RunLog,
     agent: Agent,
+    model: ModelConfig,
     root: GameData,
     params: Params,
     panels: Sequence[Panel],
@@ -148,10 +149,9 @@ def _measure(
     """Plays and records each panel that this run has not measured yet at this step and stage."""
     for panel in panels:
         if (record := log.measured(step, name, panel.name)) is None:
-            agent.sampler.load(params)
             optimal = setup.optimal_turns(agent.config, root, panel)
             with progress(console, f"{panel.name}: games", len(panel.tasks)) as advance:
-                episodes = play_panel(agent, panel, step, optimal, lambda _: advance(1))
+                episodes = play_watched(agent, model, params, panel, step, optimal, advance)
             record = log.evaluation(
                 step,
                 name,

@@ -11,9 +11,11 @@ import numpy as np
 from rsipo_jax.agents.trajectory import Trajectory
 from rsipo_jax.config import Config
 from rsipo_jax.methods.method import Credit, Outcomes, SkillEvidence
+from rsipo_jax.sampling.protocol import Work
 from rsipo_jax.skills.writing import Skill
 from rsipo_jax.training.rows import ACTION, Rows
 from rsipo_jax.training.update import Sums, TokenScores
+from rsipo_jax.training.watch import Drift
 
 
 class Phases:
@@ -103,6 +105,16 @@ def step_metrics(
             "skill_chars": _mean([len(skill.text) for skill in skills if skill.valid]),
         }
     return metrics
+
+
+def sampler_metrics(drift: Drift, work: Work) -> dict[str, float]:
+    """Whether the sampler can be believed, and how much of its work was spared or idle (shares in [0, 1])."""
+    return {
+        "drift_mean": drift.mean,
+        "drift_max": drift.largest,
+        "prompt_reuse": work.reused_tokens / max(work.prompt_tokens, 1),
+        "slot_use": work.sampled_tokens / max(work.slot_steps, 1),
+    }
 
 
 def _mixed(outcomes: Outcomes, trajectories: Sequence[Trajectory], group: int) -> bool:

@@ -29,7 +29,7 @@ from rsipo_jax.models import huggingface
 from rsipo_jax.models.lora import add_adapters, join, split
 from rsipo_jax.models.transformer import PARAM_AXES, ModelConfig, Params, cast_params, init_params
 from rsipo_jax.parallel.sharding import FSDP, TENSOR, constrain_tree, make_mesh, sampling_mesh
-from rsipo_jax.sampling.sampler import Sampler
+from rsipo_jax.sampling.engine import Engine
 from rsipo_jax.text.sentencepiece_tokenizer import train_sentencepiece
 from rsipo_jax.text.tokenizer import Tokenizer, load_tokenizer
 from rsipo_jax.training.checkpoint import load_params, save_params
@@ -232,17 +232,17 @@ def load_sft(workdir: Path, network: Network) -> Params:
 
 def make_agent(config: Config, root: GameData, network: Network) -> Agent:
     """Sampler, environments and context, ready to play. The caller closes `agent.pool`."""
-    sampler = Sampler(
+    engine = Engine(
         network.model,
         sampling_mesh(config.mesh.sampling_tensor),
         config.rollout.slots,
         config.context.max_length,
-        max(config.rollout.max_new_tokens, config.skill.max_new_tokens),
         network.tokenizer.stop_ids,
         config.seed,
+        config.rollout.reuse_prefixes,
     )
     context = make_context(network.tokenizer, config)
-    return Agent(sampler, make_pool(config.env, root), context, network.tokenizer, config)
+    return Agent(engine, make_pool(config.env, root), context, network.tokenizer, config)
 
 
 def make_panels(config: Config, root: GameData, step: int) -> list[Panel]:

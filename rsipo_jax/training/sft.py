@@ -39,7 +39,7 @@ def as_trajectory(
 
     `parser` names the rule by which responses become commands (`agents.actions.PARSERS`), as RL will apply it.
     """
-    trajectory = Trajectory(Task(demo.task_id, demo.kind, "train"), 0, 0, 0, 0, demo.skill, won=demo.won)
+    trajectory = Trajectory(Task(demo.task_id, demo.kind, "train"), 0, 0, demo.skill, won=demo.won)
     for i, text in enumerate(demo.responses):
         trajectory.observations.append(demo.observations[i])
         prompt = context.acting(trajectory, demo.admissible[i])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import jax.numpy as jnp
 import numpy as np
 
-from rsipo_jax.agents.rollout import ACT, REPLAY, Agent, Episode, rollout
+from rsipo_jax.agents.rollout import ACT, REPLAY, Agent, Episode, rollout, sampling_of
 from rsipo_jax.agents.trajectory import Trajectory
 from rsipo_jax.envs.protocol import Task
 from rsipo_jax.methods import METHODS
@@ -22,9 +22,10 @@ from rsipo_jax.models.lora import join
 from rsipo_jax.models.transformer import ModelConfig, Params
 from rsipo_jax.orders import order_stream
 from rsipo_jax.parallel.sharding import batch_shards
+from rsipo_jax.sampling.protocol import Sampling
 from rsipo_jax.skills.trust import PriorState, trust, update_prior
 from rsipo_jax.skills.writing import Skill, write_skills
-from rsipo_jax.training.metrics import Phases, step_metrics
+from rsipo_jax.training.metrics import Phases, sampler_metrics, step_metrics
 from rsipo_jax.training.packing import microbatch_bins, pack
 from rsipo_jax.training.rows import ACTION, SKILL, Rows, rows_from, teacher_rows
 from rsipo_jax.training.state import TrainState, make_optimizer, warmup
@@ -39,6 +40,7 @@ from rsipo_jax.training.update import (
     no_gradients,
     score,
 )
+from rsipo_jax.training.watch import Drift, watch
 
 
 @dataclass(frozen=True)
@@ -76,21 +78,25 @@ def train_step(
 
     with phases("rollout"):
         policy = join(state.params, learner.frozen)
-        agent.sampler.load(policy)
+        agent.sampler.load(policy, step)
+        sampling = sampling_of(config.rollout)
         tasks = draw_tasks(learner.tasks, config.rollout.tasks_per_step, config.seed, step)
         group = np.repeat(np.arange(len(tasks), dtype=np.int32), config.rollout.group_size)
         plan = [Episode(tasks[x], int(x), i % config.rollout.group_size) for i, x in enumerate(group)]
-        trajectories = rollout(agent, plan, ACT, step, config.rollout.temperature, on_done)
+        trajectories = rollout(agent, plan, ACT, step, sampling, on_done)
         outcomes = Outcomes(
             _returns(trajectories, agent), group, _valid(trajectories), len(tasks), config.loss.mean_norm
         )
+
+    with phases("watch"):
+        drift = watch(policy, learner.model, trajectories, config)
 
     skills: list[Skill] = []
     replays: list[Trajectory] = []
     evidence = None
     if method.writes_skills:
         with phases("skills"):
-            skills = write_skills(agent, trajectories, step, config.rollout.temperature)
+            skills = write_skills(agent, trajectories, step, sampling)
         with phases("replay"):
             k = config.skill.replays
             planned = [
@@ -99,13 +105,13 @@ def train_step(
                 if skill.valid
                 for i in range(k)
             ]
-            replays = rollout(agent, planned, REPLAY, step, config.rollout.temperature, on_done)
+            replays = rollout(agent, planned, REPLAY, step, sampling, on_done)
         with phases("trust"):
             evidence, prior = _weigh(trajectories, skills, replays, outcomes, prior, agent)
 
     with phases("score"):
         rows = rows_from(trajectories)
-        scores = _scores(learner, policy, rows, skills)
+        scores = _scores(learner, policy, rows, skills, drift)
 
     credit = method.credit(
         outcomes, evidence, Tokens(rows.token_episode, rows.kind == ACTION, rows.kind == SKILL)
@@ -115,7 +121,7 @@ def train_step(
 
     metrics = step_metrics(
         trajectories, replays, skills, outcomes, evidence, rows, scores, credit, sums, norms, config
-    )
+    ) | sampler_metrics(drift, agent.sampler.work)
     sampled = sum(len(turn.response) for t in (*trajectories, *replays) for turn in t.turns)
     sampled += int((rows.kind == SKILL).sum())
     return StepResult(
@@ -161,7 +167,9 @@ def _weigh(
     return SkillEvidence(written, readable, rewards, gains, trust(prior, *counts, config.trust)), prior
 
 
-def _scores(learner: Learner, params: Params, rows: Rows, skills: Sequence[Skill]) -> TokenScores:
+def _scores(
+    learner: Learner, params: Params, rows: Rows, skills: Sequence[Skill], drift: Drift
+) -> TokenScores:
     """Behaviour, reference and teacher log-probabilities of the sampled tokens, one function for all three."""
     config, model = learner.agent.config, learner.model
 
@@ -175,9 +183,11 @@ def _scores(learner: Learner, params: Params, rows: Rows, skills: Sequence[Skill
             config.rollout.temperature,
         )
 
-    # In float32 the sampler's log-probabilities are the scoring pass's (a test holds them together); in bfloat16 the two
-    # differ by rounding, which would look like a policy change, so the behaviour policy is scored again.
-    old = rows.logprobs if model.dtype == "float32" else scored(params, rows)
+    # A difference between the sampler's log-probabilities and the scoring pass's would look like a policy change. Where
+    # there is none to speak of, and no filter has changed the distribution, a pass over the rows is spared.
+    unfiltered = replace(sampling_of(config.rollout), temperature=1.0) == Sampling()
+    same = unfiltered and drift.mean <= config.rollout.reuse_drift
+    old = rows.logprobs if same else scored(params, rows)
     ref = scored(learner.reference, rows)
     teacher = old.copy()
     if skills:
@@ -218,6 +228,7 @@ def _update(
 def _episode_record(t: Trajectory, role: str) -> dict:
     return {
         "role": role, "task": t.task.id, "kind": t.task.kind, "group": t.group, "rollout": t.rollout,
+        "policy_version": t.policy_version,
         "won": t.won, "status": t.status, "turns": len(t.turns), "invalid_actions": t.invalid_actions,
         "error": t.error, "trace": t.trace, "actions": [turn.command for turn in t.turns],
     }  # fmt: skip

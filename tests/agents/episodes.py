@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from rsipo_jax.sampling.sampler import Address, Completion, Request
 
 from rsipo_jax.agents.context import make_context
 from rsipo_jax.agents.rollout import Agent
 from rsipo_jax.config import Config, ContextConfig, EnvConfig, RolloutConfig, SkillConfig
 from rsipo_jax.envs.protocol import Observation, Task
-from rsipo_jax.sampling.sampler import Address, Completion, Request
 from rsipo_jax.text.tokenizer import Tokenizer
 
 ADMISSIBLE = ("go to drawer 1", "look", "take mug 1 from drawer 1")

@@ -1,0 +1,96 @@
+"""Do the sampler and the learner still compute the same policy? They are two programs; a fault in either biases every ratio."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rsipo_jax.agents.rollout import Agent
+from rsipo_jax.agents.trajectory import Trajectory, Turn
+from rsipo_jax.config import Config
+from rsipo_jax.evaluation.panels import Panel
+from rsipo_jax.evaluation.play import play_panel
+from rsipo_jax.evaluation.scores import EpisodeScore
+from rsipo_jax.models.transformer import ModelConfig, Params
+from rsipo_jax.training.rows import CONTEXT, Rows, rows_from
+from rsipo_jax.training.update import score
+from rsipo_jax.validation import ConfigError
+
+
+@dataclass(frozen=True)
+class Drift:
+    """Differences of log-probabilities, sampler's and learner's, of the tokens compared; nats."""
+
+    mean: float = 0.0  # of their sizes
+    largest: float = 0.0
+    tokens: int = 0
+
+
+def watch(params: Params, model: ModelConfig, trajectories: Sequence[Trajectory], config: Config) -> Drift:
+    """Scores some rows of freshly sampled trajectories: both sides at temperature 1, without filters.
+
+    `params` are the weights that sampled them. Raises ConfigError when the two are further apart than they may be.
+    """
+    count = config.rollout.watch_rows
+    sampled = [_raw(t) for t in trajectories if t.turns and not t.void][:count]
+    rows = _first(rows_from(sampled), count)
+    scored = score(params, model, rows, config.context.max_length, config.train.microbatch_tokens, 1.0)
+    apart = np.abs(scored - rows.logprobs)[rows.kind != CONTEXT]
+    if not apart.size:
+        return Drift()
+    drift = Drift(float(apart.mean()), float(apart.max()), apart.size)
+    if not drift.mean <= config.rollout.max_drift:  # NaN too
+        version = sampled[0].policy_version
+        raise ConfigError(
+            f"with the weights of step {version} the sampler and the learner give sampled tokens log-probabilities that are "
+            f"{drift.mean:.3g} nats apart on average, more than config.rollout.max_drift={config.rollout.max_drift:g}: "
+            "their policies are not the same, so nothing was learned from these episodes; compute with "
+            "config.model.dtype='float32' to see whether it is rounding, or raise the limit"
+        )
+    return drift
+
+
+def play_watched(
+    agent: Agent,
+    model: ModelConfig,
+    params: Params,
+    panel: Panel,
+    step: int,
+    optimal: Mapping[str, int],
+    advance: Callable[[int], None],
+) -> list[EpisodeScore]:
+    """`play_panel` with the weights of RL step `step`, under watch. `advance` is told how many games are over."""
+    agent.sampler.load(params, step)
+    played: list[Trajectory] = []
+
+    def on_done(trajectory: Trajectory) -> None:
+        played.append(trajectory)
+        advance(1)
+
+    scores = play_panel(agent, panel, step, optimal, on_done)
+    watch(params, model, played, agent.config)
+    return scores
+
+
+def _raw(trajectory: Trajectory) -> Trajectory:
+    """The trajectory with log-probabilities of the logits as they are, without a skill-writing turn."""
+
+    def raw(turn: Turn) -> Turn:
+        assert turn.raw_logprobs is not None, "sampled turns have them"
+        return replace(turn, logprobs=turn.raw_logprobs)
+
+    return replace(trajectory, turns=[raw(turn) for turn in trajectory.turns], writing=None)
+
+
+def _first(rows: Rows, count: int) -> Rows:
+    end = rows.starts[: count + 1][-1]
+    return Rows(
+        rows.tokens[:end],
+        rows.kind[:end],
+        rows.logprobs[:end],
+        rows.starts[: count + 1],
+        rows.episode[:count],
+        rows.skill_at[:count],
+    )
