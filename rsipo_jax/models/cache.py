@@ -117,19 +117,10 @@ def attend_cached(
     """
 
     def local(q: Array, lengths: Array, seen: Array, slots: Array | None, *cached: Any) -> Array:
-        keys, values, fresh_keys, fresh_values = cached
-        if slots is None:
-            return _attend_rows(
-                q, keys, values, lengths, fresh_keys, fresh_values, seen, lambda column: column
-            )
+        def read(column: Array) -> Array:
+            return column if slots is None else column.at[slots].get(mode="clip")
 
-        def row(one: tuple[Array, ...]) -> Array:
-            # Row by row: a gather of all rows would copy the cache, slowly.
-            read = partial(lax.dynamic_slice_in_dim, start_index=one[0], slice_size=1)
-            q, length, fresh_keys, fresh_values, seen = (a[None] for a in one[1:])
-            return _attend_rows(q, keys, values, length, fresh_keys, fresh_values, seen, read)[0]
-
-        return lax.map(row, (slots, q, lengths, fresh_keys, fresh_values, seen))
+        return _attend_rows(q, *cached, lengths, seen, read)
 
     return on_devices(
         local,
@@ -168,9 +159,9 @@ def _attend_rows(
     q: Array,
     keys: list[Array],
     values: list[Array],
-    lengths: Array,
     fresh_keys: Array,
     fresh_values: Array,
+    lengths: Array,
     seen: Array,
     read: Callable[[Array], Array],
 ) -> Array:

@@ -37,7 +37,7 @@ MAX_STOPS, MAX_STOP_TOKENS = 8, 8  # stop sequences of a request, and tokens of 
 # Prompts run in pieces of these sizes, filled up with padding, so many together: (tokens, (a few rows, many rows)).
 PIECES = ((16, (8, 32)), (64, (2, 8)), (256, (1, 2)))
 COPIES = 16  # prefixes copied together
-PATIENCE = 8  # the host looks when one slot in so many has ended
+PATIENCE = 8
 
 
 @dataclass
@@ -125,12 +125,12 @@ class Engine:
         self._cancelled.add(address)
 
     def poll(self) -> Sequence[Completion]:
-        """See `Sampler.poll`. Returns while the devices work on the next tokens."""
-        done = [*self._collect(), *self._drop_cancelled()]
+        """See `Sampler.poll`. One look: waiting requests get free slots, every slot some tokens."""
+        dropped = self._drop_cancelled()
         with jax.set_mesh(self.mesh):
             self._admit()
             self._advance()
-        return done
+        return [*dropped, *self._collect()]
 
     def _check(self, request: Request) -> None:
         """Raises ValueError, in one sentence, for a request that cannot be answered."""
