@@ -36,7 +36,7 @@ from rsipo_jax.envs.alfworld import data
 from rsipo_jax.envs.alfworld.generator import generate_games
 from rsipo_jax.models.hf_export import save_checkpoint
 from rsipo_jax.models.huggingface import load_params, read_config
-from rsipo_jax.models.transformer import ModelConfig, hidden_states, init_params
+from rsipo_jax.models.transformer import ModelConfig, Params, hidden_states, init_params
 from rsipo_jax.models.vocabulary import logits
 from rsipo_jax.parallel.sharding import sampling_mesh
 from rsipo_jax.sampling.protocol import Request, Sampler, Sampling
@@ -46,7 +46,10 @@ WORKERS = Path(__file__).with_name("rollout_workers")
 PAD = 0  # in no prompt: Tunix takes it for padding wherever it stands
 CHECKED_PROMPTS, CHECKED_NEW = (32, 20, 27, 9), 8  # lengths of the prompts that all engines continue greedily
 
-PLAIN = ("prefill", "plain")  # the parts that are repeated
+WARM_UP, PLAIN = (
+    "warm_up",
+    ("prefill", "plain"),
+)  # parts: one that does not count, and those that are repeated
 ROWS = (64, 512)  # tokens of the matrix products that are timed: a decode step's, and a prefill's
 
 How = Literal["barrier", "independent"]
@@ -131,12 +134,19 @@ def compare(
     for name, recording in parts.items():
         episodes.write(recording, folder / f"{name}.json")
 
-    agreement = check_ours(network) | {
-        competitor.name: check(competitor, python, network) for competitor, python in found
+    prompts = checked_prompts(config.vocab_size)
+    wanted = expected(network, prompts)
+    agreement = {"ours": compared("ours", ours_continue(network, prompts), wanted)} | {
+        competitor.name: compared(
+            competitor.name, continue_prompts(competitor, python, network, prompts), wanted
+        )
+        for competitor, python in found
     }
     sections: Sections = {"agreement": agreement} | {kind: summary(loop) for kind, loop in loops.items()}
     played: dict[str, dict[str, Played]] = {}  # engine -> part -> what it took
-    played["ours"], sections["settings ours"] = play_ours(config, network, parts, sizes, console)
+    params = load_params(network, config)
+    played["ours"], sections["settings ours"] = play_ours(config, params, parts, sizes.repetitions, console)
+    del params
     software: dict[str, Any] = {}
     rates = product_rates(config)
     for competitor, python in found:
@@ -178,7 +188,7 @@ def plain_batches(sizes: Sizes) -> dict[str, Recording]:
 
     whole = batch(sizes.batch, sizes.prompt, sizes.new)
     first = Recording(False, [[turn._replace(response=1) for turn in episode] for episode in whole.episodes])
-    return {"warm_up": batch(8, 32, 4), "prefill": first, "plain": whole}
+    return {WARM_UP: batch(8, 32, 4), "prefill": first, "plain": whole}
 
 
 # Ours
@@ -204,23 +214,29 @@ def play_with(sampler: Sampler, recording: Recording, step: int) -> Played:
     return episodes.independently(recording, submit, poll)
 
 
+def best_of_ours(
+    config: ModelConfig, params: Params, recording: Recording, repetitions: int
+) -> tuple[Played, dict[str, Any]]:
+    """The fastest play after one that does not count, which compiles. Each starts without a cached prefix."""
+    slots = len(recording.episodes)
+    sampler = our_engine(config, slots, recording.max_length, recording.max_response)
+    times = []
+    for version in range(1 + repetitions):
+        sampler.load(params, version)
+        times.append(play_with(sampler, recording, version))
+    return min(times[1:], key=lambda played: played.seconds), {"slots": slots, "first_s": times[0].seconds}
+
+
 def play_ours(
-    config: ModelConfig, network: Path, parts: Mapping[str, Recording], sizes: Sizes, console: Console
+    config: ModelConfig, params: Params, parts: Mapping[str, Recording], repetitions: int, console: Console
 ) -> tuple[dict[str, Played], dict[str, Any]]:
-    """Every part is played once before it counts, which compiles; each play starts without a cached prefix."""
-    params, results, settings = load_params(network, config), {}, dict[str, Any]()
+    results, settings = dict[str, Played](), dict[str, Any]()
     for part, recording in parts.items():
-        if part == "warm_up":
-            continue
-        slots = len(recording.episodes)
-        sampler = our_engine(config, slots, recording.max_length, recording.max_response)
-        times = []
-        for version in range(1 + (sizes.repetitions if part in PLAIN else 1)):
-            sampler.load(params, version)
-            times.append(play_with(sampler, recording, version))
-        results[part] = min(times[1:], key=lambda played: played.seconds)
-        settings |= {f"{part}_slots": slots, f"{part}_first_s": times[0].seconds}
-        _tell(console, part, "ours", results[part])
+        if part != WARM_UP:
+            times = repetitions if part in PLAIN else 1
+            results[part], told = best_of_ours(config, params, recording, times)
+            settings |= {f"{part}_{name}": value for name, value in told.items()}
+            _tell(console, part, "ours", results[part])
     return results, settings
 
 
@@ -257,7 +273,7 @@ def play_theirs(
             settings[f"{part}_compile_s"] = answer.pop("compile_s")
         return Played(**answer)
 
-    play("warm_up", "barrier")
+    play(WARM_UP, "barrier")
     plain = {}
     for part in PLAIN:
         plain[part] = min(
@@ -268,7 +284,7 @@ def play_theirs(
     for name, how in competitor.ways.items():
         results[name] = dict(plain)
         for part in parts:
-            if part not in PLAIN and part != "warm_up":
+            if part not in PLAIN and part != WARM_UP:
                 results[name][part] = play(part, how)
                 _tell(console, part, name, results[name][part])
     return results, settings
@@ -321,11 +337,11 @@ def checked_prompts(vocabulary: int) -> list[list[int]]:
     return [rng.integers(PAD + 1, vocabulary, n).tolist() for n in CHECKED_PROMPTS]
 
 
-def expected(network: Path) -> list[list[int]]:
+def expected(network: Path, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
     """Greedy continuations in float32, by our network's plain forward pass over the whole sequence at every token."""
     config = read_config(network, "float32", scan_layers=True)
     params = load_params(network, config)
-    room = max(CHECKED_PROMPTS) + CHECKED_NEW
+    room = max(map(len, prompts)) + CHECKED_NEW
 
     @jax.jit
     def next_token(tokens: jax.Array, length: jax.Array) -> jax.Array:
@@ -334,7 +350,7 @@ def expected(network: Path) -> list[list[int]]:
         return jnp.argmax(logits(params, config, hidden[0, length - 1]))
 
     continued = []
-    for prompt in checked_prompts(config.vocab_size):
+    for prompt in prompts:
         sequence = list(prompt)
         for _ in range(CHECKED_NEW):
             padded = np.pad(np.asarray(sequence, np.int32), (0, room - len(sequence)))
@@ -343,27 +359,26 @@ def expected(network: Path) -> list[list[int]]:
     return continued
 
 
-def check(competitor: Competitor, python: Path, network: Path) -> str:
-    """Asks the engine, in a process of its own, to continue the checked prompts in float32."""
-    prompts = checked_prompts(read_config(network, "float32", scan_layers=True).vocab_size)
+def continue_prompts(
+    competitor: Competitor, python: Path, network: Path, prompts: Sequence[Sequence[int]]
+) -> list[list[int]]:
+    """As `expected`, by a competitor in a process for this alone."""
     with worker(competitor, python) as ask:
-        answer = ask({"do": "greedy", "folder": str(network), "prompts": prompts, "new": CHECKED_NEW})
-    return compared(competitor.name, answer["tokens"], expected(network))
+        return ask({"do": "greedy", "folder": str(network), "prompts": prompts, "new": CHECKED_NEW})["tokens"]
 
 
-def check_ours(network: Path) -> dict[str, str]:
+def ours_continue(network: Path, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
+    """As `expected`, by our engine."""
     config = read_config(network, "float32", scan_layers=False)
-    prompts = checked_prompts(config.vocab_size)
-    sampler = our_engine(config, len(prompts), max(CHECKED_PROMPTS) + CHECKED_NEW, CHECKED_NEW)
+    sampler = our_engine(config, len(prompts), max(map(len, prompts)) + CHECKED_NEW, CHECKED_NEW)
     sampler.load(load_params(network, config), 0)
+    greedy = Sampling(temperature=0.0)
     for i, prompt in enumerate(prompts):
-        sampler.submit(
-            Request(np.asarray(prompt, np.int32), (0, 0, i, 0, 0), CHECKED_NEW, Sampling(temperature=0.0))
-        )
+        sampler.submit(Request(np.asarray(prompt, np.int32), (0, 0, i, 0, 0), CHECKED_NEW, greedy))
     tokens: dict[int, list[int]] = {}
     while len(tokens) < len(prompts):
         tokens |= {c.address[2]: c.tokens.tolist() for c in sampler.poll()}
-    return {"ours": compared("ours", [tokens[i] for i in range(len(prompts))], expected(network))}
+    return [tokens[i] for i in range(len(prompts))]
 
 
 def compared(engine: str, tokens: Sequence[Sequence[int]], wanted: Sequence[Sequence[int]]) -> str:
@@ -469,16 +484,7 @@ def measure_alone(sizes: Sizes, console: Console) -> Sections:
         (Path(made) / "config.json").write_text(json.dumps(sizes.network), encoding="utf-8")
         config = replace(read_config(Path(made), "bfloat16", scan_layers=False), dtype="bfloat16")
     params = jax.jit(init_params, static_argnums=0)(config, jax.random.key(0))
-    results: dict[str, Played] = {}
-    for part, recording in plain_batches(sizes).items():
-        if part != "warm_up":
-            sampler = our_engine(config, sizes.batch, recording.max_length, recording.max_response)
-            times = []
-            for version in range(1 + sizes.repetitions):
-                sampler.load(params, version)
-                times.append(play_with(sampler, recording, version))
-            results[part] = min(times[1:], key=lambda played: played.seconds)
-            _tell(console, part, "ours", results[part])
+    results, settings = play_ours(config, params, plain_batches(sizes), sizes.repetitions, console)
     section = taken(results["plain"]) | prefill_and_decode(results["prefill"], results["plain"], sizes)
     kind = jax.devices()[0].device_kind
     step = limits.decode_step(config, sizes.batch, sizes.prompt + sizes.new / 2)
@@ -490,7 +496,7 @@ def measure_alone(sizes: Sizes, console: Console) -> Sections:
             "decode_limit_tokens_per_s": sizes.batch / step_s,
             "decode_share_ours": step_s * (sizes.new - 1) / section["decode_s"],
         }
-    return {"plain ours": section, "limits": shown, "software": _software()}
+    return {"settings ours": settings, "plain ours": section, "limits": shown, "software": _software()}
 
 
 def _software() -> dict[str, Any]:

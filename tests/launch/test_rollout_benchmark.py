@@ -137,13 +137,6 @@ def test_lengths_of_a_recording_are_those_of_its_prompts(recording: Recording) -
     assert different_tokens(recording) == len(read)
 
 
-@given(recordings)
-def test_a_recording_comes_back_from_its_file(recording: Recording) -> None:
-    raw = json.loads(json.dumps({"grows": recording.grows, "episodes": recording.episodes}))
-    path = SimpleNamespace(read_text=lambda encoding: json.dumps(raw))
-    assert episodes.read(path) == recording  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("much", [-1, 1])
 def test_an_engine_that_samples_another_number_of_tokens_is_refused(much: int) -> None:
     recording = Recording(True, [[Turn([1, 2], 3)]])
@@ -207,8 +200,10 @@ def test_ours_alone_is_measured_and_reported(
     made: list[Scripted] = []
 
     def engine(config: ModelConfig, slots: int, max_length: int, new: int) -> Scripted:
-        made.append(Scripted(greedy_or_numbered(rollout.expected(tmp_path / "model"))))
+        made.append(Scripted(greedy_or_numbered(rollout.expected(tmp_path / "model", prompts))))
         return made[-1]
+
+    prompts = rollout.checked_prompts(640)
 
     monkeypatch.setattr(rollout, "our_engine", engine)
     monkeypatch.setattr(limits, "read_bandwidth", lambda: 1e9)
@@ -325,7 +320,7 @@ def test_on_an_accelerator_ours_is_measured_against_its_bandwidth(monkeypatch: p
     monkeypatch.setattr(rollout, "our_engine", lambda *_: Scripted(numbered))
     monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(device_kind="NVIDIA H200")])
     sections = rollout.measure_alone(SMALL, Console(file=StringIO()))
-    assert sections.keys() == {"plain ours", "limits", "software"}
+    assert sections.keys() == {"settings ours", "plain ours", "limits", "software"}
     shown = sections["limits"]
     step_s = shown["decode_step_gb"] / shown["read_gb_per_s"]
     assert shown["decode_share_ours"] == pytest.approx(step_s * 3 / sections["plain ours"]["decode_s"])
@@ -375,7 +370,9 @@ def test_transformers_continues_prompts_as_our_network_does(tmp_path: Path) -> N
     if not rollout.TORCH_PYTHON.exists():
         pytest.skip("no environment with torch: make goldens")
     network = rollout.write_weights(tmp_path / "model", SMALL.network)
-    assert rollout.check(rollout.COMPETITORS[0], rollout.TORCH_PYTHON, network) == "32/32"
+    prompts = rollout.checked_prompts(640)
+    continued = rollout.continue_prompts(rollout.COMPETITORS[0], rollout.TORCH_PYTHON, network, prompts)
+    assert continued == rollout.expected(network, prompts)
     recording = Recording(True, [[Turn([3, 4, 5], 2), Turn([6], 5)], [Turn([7], 3)]])
     episodes.write(recording, tmp_path / "loop.json")
     with rollout.worker(rollout.COMPETITORS[0], rollout.TORCH_PYTHON) as ask:
