@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -32,8 +34,8 @@ from tests.launch.launching import python
 LOOP = Loop(tasks=2, rollouts=3, turns=3, median=5, shortest=2, longest=9, vocabulary=600)
 SMALL = rollout.Sizes(
     rollout.SMOLLM2.network
-    | {"vocab_size": 640, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-       "num_attention_heads": 4, "num_key_value_heads": 2, "rope_theta": 1e6},
+    | {"vocab_size": 640, "hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 2,
+       "num_attention_heads": 2, "num_key_value_heads": 1, "rope_theta": 1e6},  # heads of 32: vLLM asks for that
     batch=3, prompt=12, new=4, loop=LOOP, repetitions=1,
 )  # fmt: skip
 turns = st.builds(Turn, st.lists(st.integers(1, 3), min_size=1, max_size=5), st.integers(1, 4))
@@ -365,17 +367,36 @@ def test_the_flags_are_those_of_the_competitors() -> None:
     assert all(f"--{competitor.name}" in shown for competitor in rollout.COMPETITORS)
 
 
+def python_of(competitor: rollout.Competitor) -> Path:
+    """TRANSFORMERS_PYTHON, TUNIX_PYTHON or VLLM_PYTHON; of transformers else that of `make goldens` or this very one."""
+    if named := os.environ.get(f"{competitor.name.upper()}_PYTHON"):
+        return Path(named)
+    if competitor.name == "transformers":
+        if rollout.TORCH_PYTHON.exists():
+            return rollout.TORCH_PYTHON
+        if importlib.util.find_spec("torch") and importlib.util.find_spec("transformers"):
+            return Path(sys.executable)
+    pytest.skip(f"{competitor.install}, and name its Python in {competitor.name.upper()}_PYTHON")
+
+
 @pytest.mark.slow
-def test_transformers_continues_prompts_as_our_network_does(tmp_path: Path) -> None:
-    if not rollout.TORCH_PYTHON.exists():
-        pytest.skip("no environment with torch: make goldens")
+@pytest.mark.parametrize("competitor", rollout.COMPETITORS, ids=lambda c: c.name)
+def test_a_competitor_continues_prompts_as_our_network_does_and_plays_a_recording(
+    competitor: rollout.Competitor, tmp_path: Path
+) -> None:
+    chosen = python_of(competitor)
     network = rollout.write_weights(tmp_path / "model", SMALL.network)
     prompts = rollout.checked_prompts(640)
-    continued = rollout.continue_prompts(rollout.COMPETITORS[0], rollout.TORCH_PYTHON, network, prompts)
+    continued = rollout.continue_prompts(competitor, chosen, network, prompts)
     assert continued == rollout.expected(network, prompts)
     recording = Recording(True, [[Turn([3, 4, 5], 2), Turn([6], 5)], [Turn([7], 3)]])
-    episodes.write(recording, tmp_path / "loop.json")
-    with rollout.worker(rollout.COMPETITORS[0], rollout.TORCH_PYTHON) as ask:
-        ask({"do": "load", "folder": str(network), "threads": 1})
-        answer = ask({"do": "play", "recording": str(tmp_path / "loop.json"), "how": "barrier"})
-    assert Played(**answer).new_tokens == 10 and Played(**answer).prompt_tokens == 3 + 6 + 1
+    parts = {rollout.WARM_UP: recording, "prefill": recording, "plain": recording, "loop": recording}
+    for name in parts:
+        episodes.write(recording, tmp_path / f"{name}.json")
+    with rollout.worker(competitor, chosen) as ask:
+        results, _ = rollout.play_theirs(
+            competitor, ask, network, parts, SMALL, tmp_path, Console(file=StringIO())
+        )
+    assert results.keys() == competitor.ways.keys()
+    for played in results.values():
+        assert (played["loop"].new_tokens, played["loop"].prompt_tokens) == (10, 3 + 6 + 1)
