@@ -2,6 +2,8 @@
 
 alfworld: the engines. Real games are those of --data or $ALFWORLD_DATA; without either, generated ones are played.
 train: one optimizer update beside the plainest torch step, by the Python of `make goldens` or of --torch.
+rollout: sampling a plain batch and a recorded ALFWorld loop (games as above) beside transformers, Tunix and vLLM, whose
+Pythons are those of --transformers (or of `make goldens`), --tunix and --vllm; one that is not named is left out.
 
 Times are wall-clock, so a busy machine shows in them: the load is written down beside them.
 """
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from absl import app, flags
-from benchmarks import alfworld, train
+from benchmarks import alfworld, rollout, train
 from rich.console import Console, Group
 from rich.table import Table
 
@@ -30,6 +32,11 @@ SUITES: Mapping[str, Callable[[flags.FlagValues, Console], dict[str, dict[str, A
         args.data or os.environ.get("ALFWORLD_DATA", ""), args.games, console
     ),
     "train": lambda args, console: train.measure(args.torch, console),
+    "rollout": lambda args, console: rollout.measure(
+        args.data or os.environ.get("ALFWORLD_DATA", ""),
+        {competitor.name: str(args[competitor.name].value) for competitor in rollout.COMPETITORS},
+        console,
+    ),
 }
 
 flags.DEFINE_enum("suite", None, sorted(SUITES), "What to measure.", required=True)
@@ -41,6 +48,8 @@ flags.DEFINE_integer("games", 8, "How many games the engines are compared on.", 
 flags.DEFINE_string(
     "torch", "", "A Python with torch and transformers, for `train`; the one of `make goldens` if empty."
 )
+for competitor in rollout.COMPETITORS:
+    flags.DEFINE_string(competitor.name, "", f"A Python for `rollout`: {competitor.install}.")
 
 
 def main(argv: list[str]) -> None:
