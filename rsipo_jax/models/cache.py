@@ -32,12 +32,15 @@ QUERY_BLOCK = 128  # new tokens of a sequence whose scores are computed at once:
 Array = jax.Array
 ROWS = ("batch",)
 HEADS = ("batch", "kv_heads", None, None)
+KEY_POSITIONS, VALUE_POSITIONS = 3, 2  # the axes of positions
 
 
 @struct.dataclass
 class KVCache:
-    keys: list[list[Array]]  # per layer, per column: [slots, kv_heads, width, head_dim]
-    values: list[list[Array]]
+    keys: list[
+        list[Array]
+    ]  # per layer, per column: [slots, kv_heads, head_dim, width], as products with queries like it
+    values: list[list[Array]]  # [slots, kv_heads, width, head_dim]
 
     @property
     def slots(self) -> int:
@@ -46,15 +49,15 @@ class KVCache:
     @property
     def capacity(self) -> int:
         """Positions of a slot."""
-        return sum(column.shape[2] for column in self.keys[0])
+        return sum(column.shape[2] for column in self.values[0])
 
 
 @struct.dataclass
 class Fresh:
-    """Keys and values of new tokens, [n, kv_heads, R, head_dim] per layer; row i continues one slot."""
+    """Keys and values of R new tokens a row; row i continues one slot."""
 
-    keys: list[Array]
-    values: list[Array]
+    keys: list[Array]  # per layer: [n, kv_heads, head_dim, R]
+    values: list[Array]  # [n, kv_heads, R, head_dim]
 
 
 def column_width(capacity: int) -> int:
@@ -66,23 +69,28 @@ def column_width(capacity: int) -> int:
 def init_cache(config: ModelConfig, slots: int, capacity: int) -> KVCache:
     """An empty cache for `slots` sequences of up to `capacity` tokens, cut by slots and heads."""
     width = column_width(capacity)
-    shape = (slots, cached_heads(config), width, config.head_dim)
 
-    def columns() -> list[list[Array]]:
+    def columns(*shape: int) -> list[list[Array]]:
         count = math.ceil(capacity / width)
         return [
-            [constrain(jnp.zeros(shape, config.dtype), *HEADS) for _ in range(count)]
+            [
+                constrain(jnp.zeros((slots, cached_heads(config), *shape), config.dtype), *HEADS)
+                for _ in range(count)
+            ]
             for _ in range(config.num_layers)
         ]
 
-    return KVCache(columns(), columns())
+    return KVCache(columns(config.head_dim, width), columns(width, config.head_dim))
 
 
 def init_fresh(config: ModelConfig, rows: int, tokens: int) -> Fresh:
     """Room for the keys and values of `tokens` new tokens a row."""
-    shape = (rows, cached_heads(config), tokens, config.head_dim)
-    zeros = [constrain(jnp.zeros(shape, config.dtype), *HEADS) for _ in range(2 * config.num_layers)]
-    return Fresh(zeros[: config.num_layers], zeros[config.num_layers :])
+
+    def layers(*shape: int) -> list[Array]:
+        zeros = jnp.zeros((rows, cached_heads(config), *shape), config.dtype)
+        return [constrain(zeros, *HEADS)] * config.num_layers
+
+    return Fresh(layers(config.head_dim, tokens), layers(tokens, config.head_dim))
 
 
 def cached_heads(config: ModelConfig) -> int:
@@ -94,9 +102,11 @@ def _copies(kv_heads: int) -> int:
     return kv_copies(kv_heads, axis_sizes().get(TENSOR, 1))
 
 
-def as_cached(x: Array) -> Array:
-    """Keys or values [n, T, K, h] of new tokens as a cache has them, [n, cached_heads, T, h]."""
-    return constrain(jnp.repeat(x.swapaxes(1, 2), _copies(x.shape[2]), axis=1), *HEADS)
+def as_cached(k: Array, v: Array) -> tuple[Array, Array]:
+    """Keys and values [n, T, K, h] of new tokens as `Fresh` has them."""
+    repeat = partial(jnp.repeat, repeats=_copies(k.shape[2]), axis=1)
+    k, v = repeat(k.transpose(0, 2, 3, 1)), repeat(v.swapaxes(1, 2))
+    return constrain(k, *HEADS), constrain(v, *HEADS)
 
 
 def attend_cached(
@@ -111,7 +121,7 @@ def attend_cached(
 ) -> Array:
     """Attention of new tokens over their slot's first `lengths` positions and over the new ones that they see.
 
-    q [n, C, H, h]; keys, values per column [slots, K, width, h]; lengths int32 [n]; fresh [n, K, R, h];
+    q [n, C, H, h]; lengths int32 [n]; keys, values, fresh ones as in `KVCache` and `Fresh`;
     seen bool [n, C, R], at least one a query. Row i continues slot `slots[i]` int32 (on a mesh: of its device's slots);
     None: the rows are all slots in order, whose columns are read in place. Returns [n, C, H * h].
     """
@@ -120,7 +130,8 @@ def attend_cached(
         def read(column: Array) -> Array:
             return column if slots is None else column.at[slots].get(mode="clip")
 
-        return _attend_rows(q, *cached, lengths, seen, read)
+        keys, values, fresh_keys, fresh_values = cached
+        return _attend_rows(q, keys, values, fresh_keys, fresh_values, lengths, seen, read)
 
     return on_devices(
         local,
@@ -182,11 +193,11 @@ def _attend_rows(
 
             def add(sums: Sums, k: Array, v: Array, block: Array = block, start: int = start) -> Sums:
                 k, v = read(k), read(v)
-                visible = start + jnp.arange(k.shape[2]) < lengths[:, None]
+                visible = start + jnp.arange(v.shape[2]) < lengths[:, None]
                 return _add(sums, block, k, v, visible[:, None, None, :])
 
             sums = lax.cond(start < longest, add, lambda sums, k, v: sums, sums, k, v)
-            start += k.shape[2]
+            start += v.shape[2]
         visible = jnp.tile(seen[:, first : first + size], (1, groups, 1))[:, None]
         _, total, out = _add(sums, block, fresh_keys, fresh_values, visible)
         out = (out / total).astype(q.dtype).reshape(n, kv_heads, groups, size, h)
@@ -204,9 +215,9 @@ def _nothing(q: Array) -> Sums:
 
 
 def _add(sums: Sums, q: Array, k: Array, v: Array, visible: Array) -> Sums:
-    """q [n, K, M, h]; k, v [n, K, T, h]; visible [n, 1, M or 1, T]."""
+    """q [n, K, M, h]; k [n, K, h, T]; v [n, K, T, h]; visible [n, 1, M or 1, T]."""
     highest, total, out = sums
-    scores = _product("nkmh,nkth->nkmt", q, k) * q.shape[-1] ** -0.5
+    scores = _product("nkmh,nkht->nkmt", q, k) * q.shape[-1] ** -0.5
     scores = jnp.where(visible, scores, NEGATIVE)
     higher = jnp.maximum(highest, scores.max(axis=-1, keepdims=True))
     weights, shrink = jnp.exp(scores - higher), jnp.exp(highest - higher)
@@ -225,27 +236,35 @@ def write(cache: KVCache, fresh: Fresh, starts: Array, counts: Array, slots: Arr
     starts, counts, slots int32 [n], slots as in `attend_cached`; one out of range is a row of padding.
     """
 
-    def local(layers: list[list[Array]], fresh: list[Array], starts: Array, counts: Array, slots: Any) -> Any:
-        index = jnp.arange(fresh[0].shape[2])
+    def local(axis: int, layers: list, fresh: list[Array], starts: Array, counts: Array, slots: Any) -> Any:
+        index = jnp.arange(fresh[0].shape[axis])
         positions = jnp.where(index < counts[:, None], starts[:, None] + index, -1)
         rows = jnp.arange(len(starts)) if slots is None else slots
-        return [_write(columns, new, rows, positions) for columns, new in zip(layers, fresh, strict=True)]
+        return [
+            _write(axis, columns, new, rows, positions) for columns, new in zip(layers, fresh, strict=True)
+        ]
 
     rows = (starts, ROWS), (counts, ROWS), (slots, ROWS)
-    shape = cache.keys[0][0].shape
     return KVCache(
-        on_devices(local, shape, HEADS, (cache.keys, HEADS), (fresh.keys, HEADS), *rows),
-        on_devices(local, shape, HEADS, (cache.values, HEADS), (fresh.values, HEADS), *rows),
-    )
+        on_devices(
+            partial(local, KEY_POSITIONS), cache.keys[0][0].shape, HEADS, (cache.keys, HEADS), (fresh.keys, HEADS), *rows
+        ),
+        on_devices(
+            partial(local, VALUE_POSITIONS), cache.values[0][0].shape, HEADS, (cache.values, HEADS),
+            (fresh.values, HEADS), *rows,
+        ),
+    )  # fmt: skip
 
 
-def _write(columns: list[Array], new: Array, rows: Array, positions: Array) -> list[Array]:
+def _write(axis: int, columns: list[Array], new: Array, rows: Array, positions: Array) -> list[Array]:
     written, start = [], 0
+    rows, new = rows[:, None], jnp.moveaxis(new, axis, 1)
     for column in columns:
-        width = column.shape[2]
+        width = column.shape[axis]
         own = (positions >= start) & (positions < start + width)
         into = jnp.where(own, positions - start, width)  # out of range: dropped
-        written.append(column.at[rows[:, None], :, into].set(new.swapaxes(1, 2), mode="drop"))
+        place = column.at[rows, :, into] if axis == VALUE_POSITIONS else column.at[rows, :, :, into]
+        written.append(place.set(new, mode="drop"))
         start += width
     return written
 
@@ -256,21 +275,22 @@ def copy(cache: KVCache, sources: Array, targets: Array, lengths: Array) -> KVCa
     All int32 [n], slots as in `attend_cached`; a target out of range is padding. No target is a source.
     """
 
-    def local(layers: list[list[Array]], sources: Array, targets: Array, lengths: Array) -> Any:
-        return [_copy(columns, sources, targets, lengths) for columns in layers]
+    def local(axis: int, layers: list, sources: Array, targets: Array, lengths: Array) -> Any:
+        return [_copy(axis, columns, sources, targets, lengths) for columns in layers]
 
     rows = (sources, ROWS), (targets, ROWS), (lengths, ROWS)
-    shape = cache.keys[0][0].shape
     return KVCache(
-        on_devices(local, shape, HEADS, (cache.keys, HEADS), *rows),
-        on_devices(local, shape, HEADS, (cache.values, HEADS), *rows),
+        on_devices(partial(local, KEY_POSITIONS), cache.keys[0][0].shape, HEADS, (cache.keys, HEADS), *rows),
+        on_devices(
+            partial(local, VALUE_POSITIONS), cache.values[0][0].shape, HEADS, (cache.values, HEADS), *rows
+        ),
     )
 
 
-def _copy(columns: list[Array], sources: Array, targets: Array, lengths: Array) -> list[Array]:
+def _copy(axis: int, columns: list[Array], sources: Array, targets: Array, lengths: Array) -> list[Array]:
     copied, start = [], 0
     for column in columns:
         into = jnp.where(lengths > start, targets, column.shape[0])
         copied.append(column.at[into].set(column[sources], mode="drop"))
-        start += column.shape[2]
+        start += column.shape[axis]
     return copied

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -52,7 +51,7 @@ def new_tokens(
     fresh = Fresh([], [])
 
     def attend(layer: int, q: Array, k: Array, v: Array) -> Array:
-        k, v = as_cached(k), as_cached(v)
+        k, v = as_cached(k, v)
         fresh.keys.append(k)
         fresh.values.append(v)
         return attend_cached(q, cache.keys[layer], cache.values[layer], lengths, k, v, seen, slots)
@@ -74,15 +73,13 @@ def next_token(
 
     A slot's sequence is its first `lengths` positions in the cache, then `step` tokens in `fresh`, then this one.
     """
-    fresh = Fresh(list(fresh.keys), list(fresh.values))
-    seen = jnp.broadcast_to(
-        jnp.arange(fresh.keys[0].shape[2]) <= step, (len(token), 1, fresh.keys[0].shape[2])
-    )
+    fresh, room = Fresh(list(fresh.keys), list(fresh.values)), fresh.values[0].shape[2]
+    seen = jnp.broadcast_to(jnp.arange(room) <= step, (len(token), 1, room))
 
     def attend(layer: int, q: Array, k: Array, v: Array) -> Array:
-        put = partial(lax.dynamic_update_slice_in_dim, start_index=step, axis=2)
-        k = fresh.keys[layer] = put(fresh.keys[layer], as_cached(k))
-        v = fresh.values[layer] = put(fresh.values[layer], as_cached(v))
+        k, v = as_cached(k, v)
+        k = fresh.keys[layer] = lax.dynamic_update_slice_in_dim(fresh.keys[layer], k, step, axis=3)
+        v = fresh.values[layer] = lax.dynamic_update_slice_in_dim(fresh.values[layer], v, step, axis=2)
         return attend_cached(q, cache.keys[layer], cache.values[layer], lengths, k, v, seen)
 
     hidden = _forward(params, config, token[:, None], (lengths + step)[:, None], attend)

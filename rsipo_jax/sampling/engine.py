@@ -35,7 +35,7 @@ from rsipo_jax.sampling.reshard import to_sampling_mesh
 
 MAX_STOPS, MAX_STOP_TOKENS = 8, 8  # stop sequences of a request, and tokens of one
 # Prompts run in pieces of these sizes, filled up with padding, so many together: (tokens, (a few rows, many rows)).
-PIECES = ((16, (8, 32)), (64, (2, 8)), (256, (1, 2)))
+PIECES = ((16, (4, 16)), (64, (1, 4)), (256, (1, 2)))
 COPIES = 16  # prefixes copied together
 PATIENCE = 8
 
@@ -299,7 +299,7 @@ class Engine:
         self.work.reused_tokens += start.reused
 
     def _copy(self, starts: Sequence[_Start]) -> None:
-        for part in self._tiles(starts, COPIES):
+        for part, _ in self._tiles(starts, COPIES, COPIES):
             sources, targets, lengths = np.zeros((3, self._shards, COPIES), np.int32)
             targets[:] = self._per_shard  # out of range: padding
             for shard, i, start in part:
@@ -323,8 +323,7 @@ class Engine:
         self, size: int, slots: Sequence[int], left: dict[int, tuple[int, np.ndarray]]
     ) -> None:
         few, many = dict(PIECES)[size]
-        rows = many if len(slots) > few * self._shards else few
-        for part in self._tiles(slots, rows):
+        for part, rows in self._tiles(slots, few, many):
             shape = self._shards, rows
             tokens = np.zeros((*shape, size), np.int32)
             into, first, counts = np.full(shape, self._per_shard, np.int32), *np.zeros((2, *shape), np.int32)
@@ -338,17 +337,20 @@ class Engine:
                 first.reshape(-1), counts.reshape(-1),
             )  # fmt: skip
 
-    def _tiles(self, items: Sequence, rows: int) -> Iterable[list[tuple[int, int, Any]]]:
-        """The items (slots, or what has one) in calls of `rows` rows a shard, as (shard, row, item)."""
+    def _tiles(
+        self, items: Sequence[Any], few: int, many: int
+    ) -> Iterable[tuple[list[tuple[int, int, Any]], int]]:
+        """The items (slots, or what has one) as (shard, row, item), in calls of `few` or `many` rows a shard."""
         by_shard: list[list[Any]] = [[] for _ in range(self._shards)]
         for item in items:
             by_shard[getattr(item, "slot", item) // self._per_shard].append(item)
-        for first in range(0, max(map(len, by_shard)), rows):
-            yield [
-                (shard, i, item)
-                for shard, own in enumerate(by_shard)
-                for i, item in enumerate(own[first : first + rows])
-            ]
+        while left := max(map(len, by_shard)):
+            rows = many if left > 2 * few else few
+            yield (
+                [(shard, i, item) for shard, own in enumerate(by_shard) for i, item in enumerate(own[:rows])],
+                rows,
+            )
+            by_shard = [own[rows:] for own in by_shard]
 
     def _advance(self) -> None:
         """Starts the next tokens of all active slots."""
