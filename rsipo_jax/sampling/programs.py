@@ -60,7 +60,7 @@ def prefill(
     """Puts pieces of prompts into slots: the first counts[i] of tokens[i] at positions starts[i], ... of slot slots[i].
 
     tokens int32 [n, C]; the others int32 [n]; slots as in `attend_cached`, one out of range is a row of padding. The cache
-    is donated. Two programs: in one, loops would read what is overwritten later, and XLA would copy the cache first.
+    is donated. Two programs: in one, branches would read what is overwritten later, and XLA:CPU would copy the cache first.
     """
     return _put(cache, _piece(params, config, cache, slots, tokens, starts), slots, starts, counts)
 
