@@ -80,10 +80,10 @@ def _in_blocks(scores: Array) -> Array:
 def _find(weights: Array, target: Array) -> tuple[Array, Array]:
     """Where the cumulative weights [n, m] pass `target` [n], at a weight above 0, and their sum before."""
     sums = jnp.cumsum(weights, axis=1)
-    place = jnp.sum(sums <= target[:, None], axis=1)
-    # Rounding may put the target at the very end.
+    passes = (sums > target[:, None]) & (weights > 0)
+    # By rounding, sums may grow where a weight is 0, and the target may lie at or behind the end.
     last = weights.shape[1] - 1 - jnp.argmax(weights[:, ::-1] > 0, axis=1)
-    place = jnp.minimum(place, last)
+    place = jnp.where(jnp.any(passes, axis=1), jnp.argmax(passes, axis=1), last)
     before = jnp.take_along_axis(sums - weights, place[:, None], axis=1)[:, 0]
     return place, before
 

@@ -267,10 +267,9 @@ class Engine:
             if not free:
                 continue
             reused, holders = self._tries[shard].match(beginning) if self.reuse else (0, frozenset())
-            if (
-                best is not None
-                and reused <= best.reused
-                and len(idle) <= len(self._idle[best.slot // self._per_shard])
+            if best is not None and (reused, len(idle)) <= (
+                best.reused,
+                len(self._idle[best.slot // self._per_shard]),
             ):
                 continue
             # In place where nothing is lost, otherwise over what has not been used for the longest time.

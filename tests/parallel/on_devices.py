@@ -8,6 +8,7 @@ the layouts are asserted here. With several processes each has DEVICES of the de
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
 from functools import partial
@@ -32,7 +33,8 @@ from rsipo_jax.parallel.sharding import (
     spec,
     tree_shardings,
 )
-from rsipo_jax.sampling.sampler import Request, Sampler
+from rsipo_jax.sampling.engine import Engine
+from rsipo_jax.sampling.protocol import Request, Sampling, generate
 from rsipo_jax.training.packing import pack
 from rsipo_jax.training.rows import rows_from
 from rsipo_jax.training.state import create_state, make_optimizer
@@ -52,7 +54,9 @@ LENGTH, TEMPERATURE, ETA = 64, 0.8, 0.3
 LOSS = LossConfig(kl=0.05, entropy=0.02, distill=0.4)
 MODELS = {
     "plain": replace(SMALL, vocab_size=64),
-    "odd-scanned": replace(SMALL, vocab_size=61, scan_layers=True, tie_embeddings=False),
+    "odd-scanned": replace(
+        SMALL, vocab_size=61, num_heads=12, num_kv_heads=3, scan_layers=True, tie_embeddings=False
+    ),
     "adapters": replace(SMALL, vocab_size=64, scan_layers=True, remat="dots", qk_norm=True, qkv_bias=False),
 }
 
@@ -109,20 +113,33 @@ def on_mesh(mesh: Mesh, name: str, model: ModelConfig) -> dict[str, np.ndarray]:
 def completions(model: ModelConfig, params: Params, mesh: Mesh) -> dict[str, np.ndarray]:
     """Tokens sampled on the sampling mesh with weights from this one, and their log-probabilities."""
     local = sampling_mesh(min(mesh.shape["tensor"], jax.local_device_count()))
-    sampler = Sampler(model, local, 8, LENGTH, 9, (), 0)
-    sampler.load(params)
-    assert_layout(sampler._params, local)
+    engine = Engine(model, local, 8, LENGTH, (5,), 0)
+    engine.load(params, 7)
+    assert_layout(engine._params, local)
     rng = np.random.default_rng(0)
-    prompts = [rng.integers(0, model.vocab_size, n).astype(np.int32) for n in (3, 17, 40, 9)]
-    found = {}
-    for turn in range(2):  # the second turn goes on from what the slots hold
-        requests = [Request(i, p, (1, 2, i, 0, turn), 9) for i, p in enumerate(prompts)]
-        for i, done in enumerate(sampler.generate(requests, 1.0)):
-            found[f"{turn}/{i}/tokens"], found[f"{turn}/{i}/logprobs"] = done.tokens, done.logprobs
-            prompts[i] = np.concatenate([prompts[i], done.tokens])[: LENGTH - 9]
-    for cache in (*sampler._cache.keys, *sampler._cache.values):
-        wanted = spec(("batch", "kv_heads", None, None), cache.shape, dict(local.shape))
-        assert cache.sharding.is_equivalent_to(NamedSharding(local, wanted), 4), cache.sharding
+    prompts = [rng.integers(0, model.vocab_size, n).astype(np.int32) for n in (3, 17, 40, 9, 30)]
+    prompts.append(np.concatenate([prompts[4][:20], prompts[1]]))  # begins as another one does
+    samplings = (Sampling(), Sampling(top_k=7), Sampling(0.7, top_p=0.8), Sampling(min_p=0.1), Sampling(0.0))
+    found: dict[str, np.ndarray] = {}
+    for turn in range(2):  # more prompts than slots; the second turn goes on from what the slots hold
+        requests = [
+            Request(p, (1, 2, i, copy, turn), 9, samplings[(i + turn) % len(samplings)])
+            for copy in range(2)
+            for i, p in enumerate(prompts)
+        ]
+        for request, done in zip(requests, generate(engine, requests), strict=True):
+            name = "/".join(map(str, request.address[2:]))
+            found |= {f"{name}/tokens": done.tokens, f"{name}/logprobs": done.logprobs}
+            found[f"{name}/raw_logprobs"] = done.raw_logprobs
+        prompts = [
+            np.concatenate([p, found[f"{i}/0/{turn}/tokens"]])[: LENGTH - 9] for i, p in enumerate(prompts)
+        ]
+    assert engine.work.reused_tokens > 0
+    heads = math.lcm(model.num_kv_heads, local.shape["tensor"])  # repeated where devices do not divide them
+    for column in jax.tree.leaves(engine._cache):
+        assert column.shape[:2] == (8, heads), column.shape
+        wanted = NamedSharding(local, PartitionSpec(("data", "fsdp"), "tensor"))
+        assert column.sharding.is_equivalent_to(wanted, 4), column.sharding
     return found
 
 
