@@ -154,7 +154,7 @@ rich.print(skill_table(skills) if skills else "no skill that can be read yet")
 # sequence, so both episodes use the same ones and differ in their prompts only.
 
 # %%
-from rsipo_jax.agents.rollout import EVALUATE, Episode, rollout
+from rsipo_jax.agents.rollout import EVALUATE, Episode, rollout, sampling_of
 from rsipo_jax.envs.alfworld.data import find_tasks
 from rsipo_jax.training import setup
 from rsipo_jax.training.checkpoint import Checkpoints
@@ -163,7 +163,7 @@ games = setup.prepare_games(config, workdir)  # found again, not made again
 network = setup.load_network(config, workdir)
 checkpoints = Checkpoints(workdir)
 agent = setup.make_agent(config, games, network)
-agent.sampler.load(checkpoints.restore_params(config.train.steps, network.params))
+agent.sampler.load(checkpoints.restore_params(config.train.steps, network.params), config.train.steps)
 checkpoints.close()
 
 if skills:
@@ -177,7 +177,7 @@ task = {task.id: task for task in find_tasks(games, "train")}[task_id]
 def play(skill: str = "") -> None:
     """Plays one episode of the task and prints what was seen and said."""
     episode = Episode(task, group=0, rollout=0, skill=skill)
-    [played] = rollout(agent, [episode], EVALUATE, config.train.steps, config.eval.temperature)
+    [played] = rollout(agent, [episode], EVALUATE, config.train.steps, sampling_of(config.eval))
     for seen, turn in zip(played.observations, played.turns):
         print(seen.strip(), f"> {turn.text.strip()}", sep="\n\n", end="\n\n")
     print(played.observations[-1].strip())

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import random
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from rsipo_jax.sampling.sampler import Address, Completion, Request
 
 from rsipo_jax.agents.context import make_context
 from rsipo_jax.agents.rollout import Agent
+from rsipo_jax.agents.trajectory import Trajectory
 from rsipo_jax.config import Config, ContextConfig, EnvConfig, RolloutConfig, SkillConfig
-from rsipo_jax.envs.protocol import Observation, Task
+from rsipo_jax.envs.protocol import EnvPool, Observation, Task
+from rsipo_jax.models.transformer import Params
+from rsipo_jax.sampling.protocol import Address, Completion, Finish, Request, Work
 from rsipo_jax.text.tokenizer import Tokenizer
 
 ADMISSIBLE = ("go to drawer 1", "look", "take mug 1 from drawer 1")
@@ -43,55 +46,114 @@ def task(fate: str, number: int = 0) -> Task:
     return Task(f"train/{fate}/{number}", "pick_and_place_simple", "train")
 
 
+def meet_fate(task: Task, actions: Sequence[str]) -> Observation:
+    """What the environment of a task made by `task` shows after these actions."""
+    _, fate, number = task.id.split("/")
+    kind, _, at = fate.partition(":")
+    done = len(actions)
+    if kind == "fail" and done == int(at):
+        return Observation("", (), won=False, error=f"game {number} broke")
+    if not done:
+        return Observation(f"{FIRST} Game {number}.", ADMISSIBLE, won=False)
+    text = f"You did {actions[-1]!r}, your action {done} in game {number}."
+    return Observation(text, ADMISSIBLE, won=kind == "win" and done >= int(at))
+
+
 @dataclass
-class ScriptedPool:
-    """Environments whose fate is in the task's name; what they say depends on the task and the actions so far."""
+class ScriptedPool(EnvPool):
+    """Environments that show what `show` says of their task and the actions so far.
 
-    played: dict[int, list[str]] = field(default_factory=dict)
-    tasks: dict[int, Task] = field(default_factory=dict)
+    They answer at once; with `late`, the seed of a schedule, each `receive` has the answers of some slots only.
+    """
 
-    def reset(self, tasks: Mapping[int, Task]) -> dict[int, Observation]:
-        for slot, new in tasks.items():
-            self.tasks[slot], self.played[slot] = new, []
-        return {slot: self._observe(slot) for slot in tasks}
+    show: Callable[[Task, Sequence[str]], Observation] = meet_fate
+    late: int | None = None
+    playing: dict[int, tuple[Task, list[str]]] = field(default_factory=dict)  # all slots that were ever used
+    sent: list[int] = field(default_factory=list)  # slots with unanswered commands, in the order asked
 
-    def step(self, actions: Mapping[int, str]) -> dict[int, Observation]:
-        for slot, action in actions.items():
-            self.played[slot].append(action)
-        return {slot: self._observe(slot) for slot in sorted(actions, reverse=True)}
+    def __post_init__(self) -> None:
+        self._schedule = random.Random(self.late)
+
+    @property
+    def unanswered(self) -> Collection[int]:
+        return self.sent
+
+    def receive(self, wait: bool) -> dict[int, Observation]:
+        come = self.come(wait) if self.late is not None else list(self.sent)
+        self.sent = [slot for slot in self.sent if slot not in come]
+        return {slot: self.show(*self.playing[slot]) for slot in come}
+
+    def come(self, wait: bool) -> list[int]:
+        """The slots that have answered by now, in the order asked."""
+        come = [slot for slot in self.sent if self._schedule.random() < 0.5]
+        return come or ([self._schedule.choice(self.sent)] if wait and self.sent else [])
 
     def close(self) -> None: ...
 
-    def _observe(self, slot: int) -> Observation:
-        _, fate, number = self.tasks[slot].id.split("/")
-        kind, _, at = fate.partition(":")
-        done = len(self.played[slot])
-        if kind == "fail" and done == int(at):
-            return Observation("", (), won=False, error=f"game {number} broke")
-        if not done:
-            return Observation(f"{FIRST} Game {number}.", ADMISSIBLE, won=False)
-        text = f"You did {self.played[slot][-1]!r}, your action {done} in game {number}."
-        return Observation(text, ADMISSIBLE, won=kind == "win" and done >= int(at))
+    def _take(self, slot: int, command: Task | str) -> None:
+        if isinstance(command, Task):
+            self.playing[slot] = command, []
+        else:
+            self.playing[slot][1].append(command)
+        self.sent.append(slot)
 
 
 @dataclass
 class ScriptedSampler:
-    """Answers with what `respond` says, as text without the end of a turn; keeps the requests."""
+    """A `Sampler` that answers with what `respond` says, as text with the end of a turn; keeps the requests.
+
+    It answers at once; with `late`, the seed of a schedule, each `poll` has some completions only, in any order.
+    """
 
     tokenizer: Tokenizer
     respond: Callable[[Address], str]
-    slots: int = 4
-    calls: list[list[Request]] = field(default_factory=list)
+    late: int | None = None
+    version: int = -1
+    work: Work = field(default_factory=Work)
+    requests: list[Request] = field(default_factory=list)  # all, in the order submitted
+    waiting: dict[Address, Request] = field(default_factory=dict)
+    cancelled: set[Address] = field(default_factory=set)
+    polled: list[int] = field(default_factory=list)  # how many were waiting at each poll
 
-    def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
-        self.calls.append(list(requests))
-        return [self._complete(r, temperature) for r in requests]
+    def __post_init__(self) -> None:
+        self._schedule = random.Random(self.late)
 
-    def _complete(self, request: Request, temperature: float) -> Completion:
+    def load(self, params: Params, version: int) -> None:
+        assert not self.waiting
+        self.version, self.work = version, Work()
+
+    def submit(self, request: Request) -> None:
+        assert request.address not in self.waiting
+        self.requests.append(request)
+        self.waiting[request.address] = request
+
+    def cancel(self, address: Address) -> None:
+        self.cancelled.add(address)
+
+    def poll(self) -> Sequence[Completion]:
+        self.polled.append(len(self.waiting))
+        return [self._complete(self.waiting.pop(address)) for address in self.come()]
+
+    def come(self) -> list[Address]:
+        """What is finished by now."""
+        waiting = list(self.waiting)
+        if self.late is None:
+            return waiting
+        return self._schedule.sample(waiting, self._schedule.randint(0, len(waiting)))
+
+    def _complete(self, request: Request) -> Completion:
         ids = [*self.tokenizer.encode(self.respond(request.address)), self.tokenizer.stop_ids[0]]
         ids = ids[: request.max_new_tokens]
-        logprobs = np.full(len(ids), -temperature, np.float32)
-        return Completion(np.asarray(ids, np.int32), logprobs, ids[-1] == self.tokenizer.stop_ids[0])
+        finish: Finish = "stop" if ids[-1] == self.tokenizer.stop_ids[0] else "length"
+        if request.address in self.cancelled:
+            ids, finish = [], "cancelled"
+        self.work.prompt_tokens += len(request.prompt)
+        self.work.sampled_tokens += len(ids)
+        self.work.slot_steps += len(ids)
+        logprobs = -request.sampling.temperature - 0.1 * np.arange(len(ids), dtype=np.float32)
+        return Completion(
+            request.address, np.asarray(ids, np.int32), logprobs, logprobs - 1, finish, self.version
+        )
 
 
 def act(address: Address) -> str:
@@ -102,8 +164,33 @@ def act(address: Address) -> str:
 
 
 def make_agent(
-    tokenizer: Tokenizer, config: Config, respond: Callable[[Address], str] = act, slots: int = 4
+    tokenizer: Tokenizer,
+    config: Config,
+    respond: Callable[[Address], str] = act,
+    late_sampler: int | None = None,
+    late_pool: int | None = None,
 ) -> Agent:
     """An agent of scripted parts."""
-    sampler = ScriptedSampler(tokenizer, respond, slots)
-    return Agent(sampler, ScriptedPool(), make_context(tokenizer, config), tokenizer, config)  # type: ignore[arg-type]
+    sampler, pool = ScriptedSampler(tokenizer, respond, late_sampler), ScriptedPool(late=late_pool)
+    return Agent(sampler, pool, make_context(tokenizer, config), tokenizer, config)
+
+
+def told(trajectory: Trajectory) -> tuple:
+    """All of a trajectory that is the same on every machine and in every company: everything but log-probabilities."""
+    turns = [
+        (
+            *turn.prompt.tokens,
+            -1,
+            turn.prompt.skill_at,
+            -1,
+            *turn.response,
+            turn.text,
+            turn.command,
+            turn.valid,
+        )
+        for turn in trajectory.turns
+    ]
+    t = trajectory
+    return (
+        t.task, t.group, t.rollout, t.skill, t.policy_version, t.status, t.won, t.error, t.observations, turns
+    )  # fmt: skip

@@ -51,7 +51,7 @@ Told = Sequence[tuple[str, Sequence[int]]]  # observation, response
 
 def play(context: Conversation | Window, told: Told, skill: str = "", last: str = "the end") -> Trajectory:
     """An episode of these observations and responses, up to where the room ends."""
-    trajectory = Trajectory(task("never"), 0, 0, 0, 0, skill)
+    trajectory = Trajectory(task("never"), 0, 0, skill)
     for observation, response in told:
         trajectory.observations.append(observation)
         prompt = context.acting(trajectory, ADMISSIBLE)

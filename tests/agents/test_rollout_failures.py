@@ -21,9 +21,9 @@ from rsipo_jax.envs.alfworld.planner import solve
 from rsipo_jax.envs.alfworld.textworld import TextWorldGame
 from rsipo_jax.envs.pool import ProcessPool
 from rsipo_jax.envs.protocol import Observation, Task
-from rsipo_jax.sampling.sampler import Address
+from rsipo_jax.sampling.protocol import Address, Sampling
 from rsipo_jax.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_sentencepiece
-from tests.agents.episodes import ScriptedSampler
+from tests.agents.episodes import ScriptedSampler, told
 
 pytest.importorskip("alfworld", reason="the original engine is not installed (pip install alfworld==0.4.2)")
 
@@ -32,7 +32,7 @@ VICTIM, TURN = 2, 1  # the game that fails, and its turn
 CONFIG = Config(
     env=EnvConfig(max_turns=6),
     context=ContextConfig(max_length=16384),
-    rollout=RolloutConfig(max_new_tokens=64),
+    rollout=RolloutConfig(max_new_tokens=64, slots=4),
 )
 
 
@@ -82,9 +82,9 @@ class Setting:
         pool = ProcessPool(functools.partial(Fragile, self.root, orders), workers=2, timeout_s=timeout_s)
         try:
             sampler, context = ScriptedSampler(self.tokenizer, respond), make_context(self.tokenizer, CONFIG)
-            agent = Agent(sampler, pool, context, self.tokenizer, CONFIG)  # type: ignore[arg-type]
+            agent = Agent(sampler, pool, context, self.tokenizer, CONFIG)
             episodes = [Episode(task, group=i, rollout=0) for i, task in enumerate(self.tasks)]
-            return rollout(agent, episodes, ACT, 1, 1.0)
+            return rollout(agent, episodes, ACT, 1, Sampling())
         finally:
             pool.close()
 
@@ -106,13 +106,6 @@ def undisturbed(setting: Setting, tmp_path_factory: pytest.TempPathFactory) -> l
     assert all(len(t.turns) == min(len(plan), 6) for t, plan in zip(played, setting.plans, strict=True))
     assert "won" in {t.status for t in played} <= {"won", "out_of_turns"}
     return played
-
-
-def told(trajectory: Trajectory) -> tuple:
-    """All of a trajectory but its slot."""
-    turns = [(*turn.prompt.tokens, -1, *turn.response, turn.command) for turn in trajectory.turns]
-    t = trajectory
-    return (t.task, t.group, t.status, t.won, t.error, t.observations, turns)
 
 
 @pytest.mark.parametrize(

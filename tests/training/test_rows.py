@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rsipo_jax.agents.context import make_context
 from rsipo_jax.agents.rollout import ACT, Episode, rollout
 from rsipo_jax.agents.trajectory import Prompt, Trajectory, Turn
+from rsipo_jax.sampling.protocol import Sampling
 from rsipo_jax.skills.writing import write_skills
 from rsipo_jax.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from rsipo_jax.training.rows import ACTION, CONTEXT, NOISE, SKILL, Rows, rows_from, teacher_rows
@@ -107,12 +108,12 @@ def test_a_prompt_that_differs_anywhere_begins_a_row() -> None:
         )
 
     continued = [turn([1, 2], [3]), turn([1, 2, 3, 4], [5], imitate=False), turn([1, 2, 3, 4, 5], [6])]
-    assert row(rows_from([Trajectory(TASK, 0, 0, 0, 0, turns=continued)]), 0)[:2] == (
+    assert row(rows_from([Trajectory(TASK, 0, 0, turns=continued)]), 0)[:2] == (
         [1, 2, 3, 4, 5, 6],
         [CONTEXT, CONTEXT, ACTION, CONTEXT, NOISE, ACTION],
     )
     for other in ([1, 9, 3, 4], [1, 2, 9, 4], [1, 2], [9, 1, 2, 3]):
-        rows = rows_from([Trajectory(TASK, 0, 0, 0, 0, turns=[turn([1, 2], [3]), turn(other, [5])])])
+        rows = rows_from([Trajectory(TASK, 0, 0, turns=[turn([1, 2], [3]), turn(other, [5])])])
         assert len(rows) == 2 and row(rows, 1)[0] == [*other, 5]
 
 
@@ -123,8 +124,8 @@ def test_a_conversation_is_one_row_and_a_window_episode_one_row_per_turn(
     for kind, lengths in (("conversation", [0, 1]), ("window", [0] * 5 + [1] * 3)):
         config = make_config(kind)
         agent = make_agent(tokenizer, config)
-        played = rollout(agent, plan, ACT, 0, 1.0)
-        write_skills(agent, played, 0, 1.0)
+        played = rollout(agent, plan, ACT, 0, Sampling())
+        write_skills(agent, played, 0, Sampling())
         rows = rows_from(played)
         assert rows.episode.tolist() == lengths
         sampled = np.concatenate([t.response for p in played[:2] for t in (*p.turns, p.writing) if t])
@@ -134,7 +135,7 @@ def test_a_conversation_is_one_row_and_a_window_episode_one_row_per_turn(
         block = context.skill_tokens("take mug 1")
         taught = teacher_rows(rows, [block] * 3)
         agent = make_agent(tokenizer, config)
-        with_skill = rollout(agent, [replace(e, skill="take mug 1") for e in plan], ACT, 0, 1.0)
+        with_skill = rollout(agent, [replace(e, skill="take mug 1") for e in plan], ACT, 0, Sampling())
         theirs = rows_from(with_skill)
         np.testing.assert_array_equal(taught.tokens, theirs.tokens)
         np.testing.assert_array_equal(taught.kind, theirs.kind)

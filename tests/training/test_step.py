@@ -7,7 +7,7 @@ Task 1: both rollouts lose. Rollout 0 writes no readable skill, rollout 1 a good
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import sqrt
 
@@ -29,13 +29,14 @@ from rsipo_jax.config import (
 )
 from rsipo_jax.envs.protocol import Observation, Task
 from rsipo_jax.models.transformer import ModelConfig, init_params
-from rsipo_jax.sampling.sampler import Completion, Request
+from rsipo_jax.sampling.protocol import Address
 from rsipo_jax.skills.trust import PriorState
 from rsipo_jax.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_sentencepiece
 from rsipo_jax.training import step as step_module
 from rsipo_jax.training.rows import ACTION, CONTEXT, SKILL
 from rsipo_jax.training.state import create_state, make_optimizer
 from rsipo_jax.training.step import Learner, train_step
+from tests.agents.episodes import ScriptedPool, ScriptedSampler
 
 # (purpose, group, rollout) -> what the policy says at its turns; "win" wins. WRITE has one turn.
 SCRIPT = {
@@ -53,48 +54,22 @@ SCRIPT = {
 }
 
 
-class ScriptedPool:
-    """Two identical rooms in which the command `win` wins and `break` breaks the environment."""
-
-    def reset(self, tasks: Mapping[int, Task]) -> dict[int, Observation]:
-        return {
-            slot: Observation(f"A room. Your task is to: win {task.id}.", ("look", "win"), False)
-            for slot, task in tasks.items()
-        }
-
-    def step(self, actions: Mapping[int, str]) -> dict[int, Observation]:
-        broken = Observation("", (), False, error="The room fell down.", trace="Traceback: ...")
-        return {
-            slot: broken if a == "break" else Observation("Done.", ("look", "win"), a == "win")
-            for slot, a in actions.items()
-        }
-
-    def close(self) -> None: ...
+def room(task: Task, actions: Sequence[str]) -> Observation:
+    """A room in which the command `win` wins and `break` breaks the environment."""
+    if not actions:
+        return Observation(f"A room. Your task is to: win {task.id}.", ("look", "win"), False)
+    if actions[-1] == "break":
+        return Observation("", (), False, error="The room fell down.", trace="Traceback: ...")
+    return Observation("Done.", ("look", "win"), actions[-1] == "win")
 
 
-class ScriptedSampler:
-    """Says what `SCRIPT` has for an address. Log-probabilities are made up and different for every token."""
-
-    slots = 4
-
-    def __init__(self, tokenizer: SentencePieceTokenizer) -> None:
-        self.tokenizer = tokenizer
-        self.prompts: dict[tuple[int, ...], str] = {}
-
-    def load(self, params: object) -> None: ...
-
-    def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
-        return [self._complete(request) for request in requests]
-
-    def _complete(self, request: Request) -> Completion:
-        purpose, _, group, rollout, turn = request.address
-        self.prompts[request.address] = self.tokenizer.decode(request.prompt.tolist())
-        said = SCRIPT[purpose, group, rollout]
-        if purpose != WRITE:
-            said = "oops" if said[turn] == "<broken>" else f"<think>go</think><action>{said[turn]}</action>"
-        ids = [*self.tokenizer.encode(said), self.tokenizer.stop_ids[0]]
-        logprobs = -0.5 - 0.1 * np.arange(len(ids), dtype=np.float32)
-        return Completion(np.asarray(ids, np.int32), logprobs, True)
+def say(address: Address) -> str:
+    """What `SCRIPT` has for an address."""
+    purpose, _, group, rollout, turn = address
+    said = SCRIPT[purpose, group, rollout]
+    if purpose == WRITE:
+        return said
+    return "oops" if said[turn] == "<broken>" else f"<think>go</think><action>{said[turn]}</action>"
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +87,8 @@ def config(method: str = "rsipo") -> Config:
         env=EnvConfig(max_turns=2),
         model=ModelSection(hidden_size=16, intermediate_size=32, num_layers=1, num_heads=2, num_kv_heads=1),
         context=ContextConfig(max_length=1024, parser="strict"),
-        rollout=RolloutConfig(tasks_per_step=2, group_size=2, max_new_tokens=64, slots=4),
+        # The policy says what the script says: what its sampler claims about it is nothing to stop for.
+        rollout=RolloutConfig(tasks_per_step=2, group_size=2, max_new_tokens=64, slots=4, max_drift=100.0),
         skill=SkillConfig(max_new_tokens=128),
         loss=LossConfig(distill=0.5),
         train=TrainConfig(steps=1, learning_rate=1e-3, minibatch_rows=0, microbatch_tokens=2048),
@@ -121,9 +97,9 @@ def config(method: str = "rsipo") -> Config:
 
 def run_step(tokenizer: SentencePieceTokenizer, cfg: Config, monkeypatch: pytest.MonkeyPatch) -> tuple:
     """The result of step 1, and what it handed to the update: (result, sampler, rows, scores, credit)."""
-    sampler = ScriptedSampler(tokenizer)
+    sampler = ScriptedSampler(tokenizer, say)
     model = ModelConfig(tokenizer.vocab_size, 16, 32, 1, 2, 1, 8, scan_layers=False)
-    agent = Agent(sampler, ScriptedPool(), make_context(tokenizer, cfg), tokenizer, cfg)
+    agent = Agent(sampler, ScriptedPool(room), make_context(tokenizer, cfg), tokenizer, cfg)
     tasks = [Task(f"train/{i}", "kind", "train") for i in range(2)]
     monkeypatch.setattr(step_module, "draw_tasks", lambda *_: tasks)
     handed: list[tuple] = []
@@ -231,7 +207,8 @@ def test_replays_read_the_skill_and_students_do_not(
     tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, sampler, *_ = run_step(tokenizer, config(), monkeypatch)
-    for (purpose, _, group, rollout, _), prompt in sampler.prompts.items():
+    for request in sampler.requests:
+        (purpose, _, group, rollout, _), prompt = request.address, tokenizer.decode(request.prompt.tolist())
         if purpose == REPLAY:
             skill = json.loads(SCRIPT[WRITE, group, rollout])["episode_skill"]
             assert f"consult it before you act: {skill}" in prompt

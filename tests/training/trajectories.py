@@ -25,7 +25,7 @@ def make_trajectory(
     rng: np.random.Generator, turns: int, writes: bool, conversation: bool, void: bool = False
 ) -> Trajectory:
     """A trajectory of random ids; in a conversation each prompt continues the last turn."""
-    trajectory = Trajectory(TASK, 0, 0, 0, 0, status="env_error" if void else "won")
+    trajectory = Trajectory(TASK, 0, 0, status="env_error" if void else "won")
     head, skill_at = ids(rng, int(rng.integers(2, 9))), int(rng.integers(0, 3))
     for i in range(turns + writes):
         response = ids(rng, int(rng.integers(1, 6)))
