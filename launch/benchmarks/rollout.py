@@ -39,6 +39,7 @@ from rsipo_jax.models.huggingface import load_params, read_config
 from rsipo_jax.models.transformer import ModelConfig, Params, hidden_states, init_params
 from rsipo_jax.models.vocabulary import logits
 from rsipo_jax.parallel.sharding import sampling_mesh
+from rsipo_jax.sampling.engine import Engine
 from rsipo_jax.sampling.protocol import Request, Sampler, Sampling
 from rsipo_jax.validation import ConfigError
 
@@ -194,11 +195,9 @@ def plain_batches(sizes: Sizes) -> dict[str, Recording]:
 # Ours
 
 
-def our_engine(config: ModelConfig, slots: int, max_length: int, max_new_tokens: int) -> Sampler:
+def our_engine(config: ModelConfig, slots: int, max_length: int) -> Sampler:
     """The engine of training, with no stop ids: recordings say how long responses are."""
-    from rsipo_jax.sampling.engine import Engine  # type: ignore[import-not-found]
-
-    return Engine(config, sampling_mesh(1), slots, max_length, max_new_tokens, (), 0)
+    return Engine(config, sampling_mesh(1), slots, max_length, (), 0)
 
 
 def play_with(sampler: Sampler, recording: Recording, step: int) -> Played:
@@ -219,7 +218,7 @@ def best_of_ours(
 ) -> tuple[Played, dict[str, Any]]:
     """The fastest play after one that does not count, which compiles. Each starts without a cached prefix."""
     slots = len(recording.episodes)
-    sampler = our_engine(config, slots, recording.max_length, recording.max_response)
+    sampler = our_engine(config, slots, recording.max_length)
     times = []
     for version in range(1 + repetitions):
         sampler.load(params, version)
@@ -370,7 +369,7 @@ def continue_prompts(
 def ours_continue(network: Path, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
     """As `expected`, by our engine."""
     config = read_config(network, "float32", scan_layers=False)
-    sampler = our_engine(config, len(prompts), max(map(len, prompts)) + CHECKED_NEW, CHECKED_NEW)
+    sampler = our_engine(config, len(prompts), max(map(len, prompts)) + CHECKED_NEW)
     sampler.load(load_params(network, config), 0)
     greedy = Sampling(temperature=0.0)
     for i, prompt in enumerate(prompts):

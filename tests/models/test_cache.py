@@ -85,8 +85,9 @@ _next = jax.jit(next_token, static_argnums=1)
 
 def arrays(cache: KVCache) -> np.ndarray:
     """[2 * layers, slots, kv_heads, capacity, head_dim]"""
-    layers = [*cache.keys, *cache.values]
-    return np.stack([np.concatenate([np.asarray(c) for c in columns], axis=2) for columns in layers])
+    keys = [[np.asarray(c).swapaxes(2, 3) for c in columns] for columns in cache.keys]
+    values = [[np.asarray(c) for c in columns] for columns in cache.values]
+    return np.stack([np.concatenate(columns, axis=2) for columns in (*keys, *values)])
 
 
 @pytest.mark.parametrize("config", [SMALL, QWEN3, LLAMA], ids=["qwen2", "qwen3", "llama"])
