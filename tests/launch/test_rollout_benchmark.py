@@ -201,7 +201,7 @@ def test_ours_alone_is_measured_and_reported(
 ) -> None:
     made: list[Scripted] = []
 
-    def engine(config: ModelConfig, slots: int, max_length: int, new: int) -> Scripted:
+    def engine(config: ModelConfig, slots: int, max_length: int) -> Scripted:
         made.append(Scripted(greedy_or_numbered(rollout.expected(tmp_path / "model", prompts))))
         return made[-1]
 

@@ -196,7 +196,8 @@ def test_attention_sees_the_first_positions_of_its_slot_and_the_new_ones_it_is_s
     seen = rng.random((n, c, r)) < 0.5
     seen[..., 0] = True
     for rows in (None, np.array(slots, np.int32)):
-        found = _attend(q, keys, values, np.array(lengths, np.int32), fresh_k, fresh_v, seen, rows)
+        lying = [k.swapaxes(2, 3) for k in keys], values, np.array(lengths, np.int32), fresh_k.swapaxes(2, 3)
+        found = _attend(q, *lying, fresh_v, seen, rows)
         for i in range(n):
             slot, length = i if rows is None else slots[i], lengths[i]
             k, v = (
