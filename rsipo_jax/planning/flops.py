@@ -15,34 +15,34 @@ from jax.extend import core
 SPLASH = "splash"  # Pallas kernels of this name skip the blocks that causality empties
 
 
-def count_flops(jaxpr: core.ClosedJaxpr, taken: float = 1.0) -> float:
+def count_flops(jaxpr: core.ClosedJaxpr, taken: float = 1.0, turns: float = 1.0) -> float:
     """2 x multiplications of all matrix products, over all devices, recomputation included.
 
-    The body of a `while` without a known length counts once, the dearest branch of a `cond` alone, in the share `taken`
-    of all cases.
+    The body of a `while`, which ends on data, counts `turns` times, the dearest branch of a `cond` alone, in the share
+    `taken` of all cases.
     """
-    return _count(jaxpr.jaxpr, taken)
+    return _count(jaxpr.jaxpr, taken, turns)
 
 
-def _count(jaxpr: Any, taken: float) -> float:
-    return sum(_equation(equation, taken) for equation in jaxpr.eqns)
+def _count(jaxpr: Any, taken: float, turns: float) -> float:
+    return sum(_equation(equation, taken, turns) for equation in jaxpr.eqns)
 
 
-def _equation(equation: Any, taken: float) -> float:
+def _equation(equation: Any, taken: float, turns: float) -> float:
     name, params = equation.primitive.name, equation.params
     if name == "dot_general":
         return _dot(equation)
     if name == "scan":
-        return params["length"] * _count(params["jaxpr"].jaxpr, taken)
+        return params["length"] * _count(params["jaxpr"].jaxpr, taken, turns)
     if name == "while":
-        return _count(params["body_jaxpr"].jaxpr, taken)
+        return turns * _count(params["body_jaxpr"].jaxpr, taken, turns)
     if name == "cond":
-        return taken * max(_count(branch.jaxpr, taken) for branch in params["branches"])
+        return taken * max(_count(branch.jaxpr, taken, turns) for branch in params["branches"])
     if name == "shard_map":  # its equations are those of one device
-        return params["mesh"].size * _count(params["jaxpr"], taken)
+        return params["mesh"].size * _count(params["jaxpr"], taken, turns)
     if name == "pallas_call":
         return _kernel(params)
-    return sum(_count(inner, taken) for inner in _inner(params))
+    return sum(_count(inner, taken, turns) for inner in _inner(params))
 
 
 def _inner(params: dict[str, Any]) -> list[Any]:
@@ -64,7 +64,7 @@ def _dot(equation: Any) -> float:
 
 def _kernel(params: dict[str, Any]) -> float:
     grid, name = params["grid_mapping"].grid, str(params["name"])
-    per_block = _count(params["jaxpr"], 1.0)  # kernels pass over blocks by conditions of their own
+    per_block = _count(params["jaxpr"], 1.0, 1.0)  # kernels pass over blocks by conditions of their own
     if SPLASH not in name or not per_block:
         return math.prod(grid) * per_block
     # The forward kernel goes over (..., query blocks, key blocks), the backward one over (..., key blocks, heads, query

@@ -1,8 +1,8 @@
 """What a compiled program moves: its collectives and its memory traffic, read from the text of its HLO.
 
 Loop bodies count as often as they run: the trip count of a while loop is what its condition compares with, less what
-the counter starts at, over the step the body takes. The counter of a loop that ends on data (decoding) has none; its
-body counts once, so that all numbers of such a program are those of one turn of that loop.
+the counter starts at, over the step the body takes. A loop that ends on data (decoding) has none; whoever asks says how
+often its body runs.
 
 On TPU, XLA takes an asynchronous collective apart into a chain of fusions, each with a copy of the instruction: these
 are one collective. It also turns a gathered (or scattered) matrix product into a loop of smaller
@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
@@ -105,16 +105,17 @@ class Module:
     computations: Mapping[str, Computation]
     entry: str
 
-    def collectives(self) -> list[Collective]:
-        """Every collective of one run, with the loops around it multiplied out."""
-        return list(self._collect(self.entry, 1.0, (), set()))
+    def collectives(self, turns: float = 1.0) -> list[Collective]:
+        """Every collective of one run, with the loops around it multiplied out; one that ends on data has `turns`."""
+        return list(self._collect(self.entry, 1.0, (), set(), turns))
 
-    def operations(self, taken: float = 1.0) -> list[Operation]:
+    def operations(self, taken: float = 1.0, turns: float = 1.0) -> list[Operation]:
         """What runs one after the other in one run: every instruction that moves or multiplies anything.
 
-        Of the branches of a condition the dearest counts, in the share `taken` of all cases.
+        Of the branches of a condition the dearest counts, in the share `taken` of all cases; if none multiplies (special
+        ways of drawing tokens), the cheapest. A loop that ends on data has `turns`.
         """
-        return list(self._operate(self.entry, 1.0, taken))
+        return list(self._operate(self.entry, 1.0, taken, turns))
 
     def trip_count(self, loop: Instruction) -> float | None:
         """How often the body of a while loop runs; None when that depends on data."""
@@ -196,7 +197,7 @@ class Module:
         return None
 
     def _collect(
-        self, name: str, times: float, loops: tuple[float, ...], seen: set[str]
+        self, name: str, times: float, loops: tuple[float, ...], seen: set[str], turns: float
     ) -> Iterator[Collective]:
         """The collectives of a computation; chains in `seen` go on from outside of it, or were met already."""
         inner: list[Instruction] = []
@@ -211,8 +212,8 @@ class Module:
                 inner.append(i)
         for loop in inner:
             trips = self.trip_count(loop)
-            deeper = (*loops, 1.0 if trips is None else trips)
-            yield from self._collect(loop.attribute("body"), times * deeper[-1], deeper, set(seen))
+            deeper = (*loops, turns if trips is None else trips)
+            yield from self._collect(loop.attribute("body"), times * deeper[-1], deeper, set(seen), turns)
 
     def _instructions(self, name: str) -> Iterator[tuple[Instruction, Computation]]:
         """Those of a computation and of the fusions, calls and branches in it, each with its computation."""
@@ -227,23 +228,33 @@ class Module:
             for other in called:
                 yield from self._instructions(other)
 
-    def _operate(self, name: str, times: float, taken: float) -> Iterator[Operation]:
+    def _operate(self, name: str, times: float, taken: float, turns: float) -> Iterator[Operation]:
         for i in self.computations[name].instructions.values():
             if i.opcode == "while":
                 trips = self.trip_count(i)
-                repeated = times * (1.0 if trips is None else trips)
-                yield from self._operate(i.attribute("body"), repeated, taken)
+                repeated = times * (turns if trips is None else trips)
+                yield from self._operate(i.attribute("body"), repeated, taken, turns)
             elif i.opcode in ("call", "async-start"):
-                yield from self._operate(i.attribute("to_apply") or i.attribute("calls"), times, taken)
-            elif i.opcode == "conditional":  # the branch that moves most
-                branches = [list(self._operate(branch, times * taken, taken)) for branch in _branches(i)]
-                yield from max(branches, key=lambda operations: sum(o.bytes for o in operations))
+                yield from self._operate(i.attribute("to_apply") or i.attribute("calls"), times, taken, turns)
+            elif i.opcode == "conditional":
+                yield from self._branch(i, times, taken, turns)
             elif i.opcode not in FREE and not i.opcode.endswith("-done"):
                 inside = self.computations[name]
                 products = self._instructions(i.attribute("calls")) if i.opcode == "fusion" else [(i, inside)]
                 flops = sum(_product(x, c) for x, c in products)
                 if (moved := self._moved(i, inside)) or flops:
                     yield Operation(flops, moved, times)
+
+    def _branch(self, i: Instruction, times: float, taken: float, turns: float) -> list[Operation]:
+        """What counts of a condition."""
+
+        def moved(operations: list[Operation]) -> float:
+            return sum(o.bytes * o.count for o in operations)
+
+        branches = [list(self._operate(branch, times, taken, turns)) for branch in _branches(i)]
+        if not any(o.flops for operations in branches for o in operations):
+            return min(branches, key=moved)
+        return [replace(o, count=o.count * taken) for o in max(branches, key=moved)]
 
     def _moved(self, i: Instruction, inside: Computation) -> float:
         """Bytes read from and written to HBM: operands and results that are not on chip, of slices what they take."""

@@ -21,6 +21,7 @@ from rsipo_jax.planning.programs import (
     DECODE,
     PREFILL,
     SCORE,
+    WRITE,
     Compiled,
     Traced,
     bytes_per_device,
@@ -28,11 +29,11 @@ from rsipo_jax.planning.programs import (
     compile_program,
     learner_programs,
     sampler_programs,
-    usual_capacity,
-    usual_chunk,
+    usual_pieces,
 )
 from rsipo_jax.planning.roofline import Roofline, roofline
 from rsipo_jax.planning.workload import Workload, step_workload
+from rsipo_jax.sampling.programs import STEPS
 from rsipo_jax.training.setup import check_layout
 from rsipo_jax.validation import ConfigError
 
@@ -54,7 +55,7 @@ class Setting:
     def slots(self) -> int:
         """Sequences that a process decodes at once: its share, in equal parts for its devices."""
         shards = self.host_mesh.size // self.config.mesh.sampling_tensor
-        return math.ceil(self.work.sequences / self.hosts / shards) * shards
+        return math.ceil(self.config.rollout.slots / self.hosts / shards) * shards
 
     @property
     def layout(self) -> Layout:
@@ -88,8 +89,8 @@ class Planned:
     mesh: Mesh
     memory: Memory
     bounds: Roofline
-    runs: float  # in one RL step; of decoding, turns of its loop
-    useful: float  # FLOPs of one step that real tokens need, over all chips; 0 for the optimizer
+    runs: float  # in one RL step
+    useful: float  # FLOPs of one step that real tokens need, over all chips; 0 without matrix products
 
 
 @dataclass(frozen=True)
@@ -191,21 +192,18 @@ def held_bytes(setting: Setting) -> Mapping[str, float]:
     cut = setting.mesh.shape["fsdp"] * setting.mesh.shape["tensor"]
     held = estimate.sizes(model, config)
     moments, reference = (held.state - held.trained) / cut, held.reference / cut
-    # The sampler's weights and cache stay where they are while the learner works; a cache may grow to the full length.
-    cache = bytes_per_device(
-        cache_of(config, model, setting.host_mesh, setting.slots, config.context.max_length)
-    )
-    sampler = held.serving / config.mesh.sampling_tensor + cache
-    usual = bytes_per_device(
-        cache_of(config, model, setting.host_mesh, setting.slots, usual_capacity(config, setting.work))
-    )
+    # The sampler's weights and cache stay where they are while the learner works.
+    cache = bytes_per_device(cache_of(model, setting.host_mesh, setting.slots, config.context.max_length))
+    serving = held.serving / config.mesh.sampling_tensor
+    sampler = serving + cache
     learner = (held.state + held.frozen) / cut + reference
     return {
         SCORE: moments + reference + sampler,
         ACCUMULATE: moments + reference + sampler,
         APPLY: held.frozen / cut + reference + sampler,
-        PREFILL: learner + cache - usual,
-        DECODE: learner + cache - usual,
+        PREFILL: learner,
+        WRITE: learner + serving,
+        DECODE: learner,
     }
 
 
@@ -215,7 +213,7 @@ def _runs(setting: Setting) -> Mapping[str, Callable[[Compiled], float]]:
     shards, row = setting.layout.shards, work.row_tokens
 
     def prefills(compiled: Compiled) -> float:
-        filled = min(1.0, work.new_tokens / usual_chunk(work))
+        filled = work.new_tokens / sum(size for _, size in usual_pieces(work))
         return work.prefill_tokens / setting.hosts / (compiled.tokens * filled)
 
     return {
@@ -223,7 +221,8 @@ def _runs(setting: Setting) -> Mapping[str, Callable[[Compiled], float]]:
         ACCUMULATE: lambda _: estimate.microbatches(config, work, shards),
         APPLY: lambda _: estimate.updates(config, work),
         PREFILL: prefills,
-        DECODE: lambda _: work.decode_steps,
+        WRITE: prefills,
+        DECODE: lambda _: work.decode_steps / STEPS,
     }
 
 
@@ -239,5 +238,6 @@ def _useful(setting: Setting) -> Mapping[str, float]:
         ACCUMULATE: 3 * forward(work.trained_tokens, work.row_tokens, work.sampled),
         APPLY: 0.0,
         PREFILL: forward(work.prefill_tokens, work.prompt_tokens, 0.0),  # of a prompt the last token alone
+        WRITE: 0.0,
         DECODE: forward(work.decode_tokens, 2 * work.prompt_tokens, 1.0),
     }

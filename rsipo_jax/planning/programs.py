@@ -1,6 +1,6 @@
 """The programs of a run, traced and compiled for devices that are not there.
 
-Nothing is imitated: these are the jitted functions that `training/step.py` and `sampling/sampler.py` call, with
+Nothing is imitated: these are the jitted functions that `training/step.py` and `sampling/engine.py` call, with
 arguments that have a shape, a type and a layout, and no content.
 """
 
@@ -17,7 +17,8 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from rsipo_jax.config import Config
-from rsipo_jax.models import decode
+from rsipo_jax.models.cache import HEADS, KVCache, column_width, init_cache
+from rsipo_jax.models.decode import serving_params
 from rsipo_jax.models.lora import split
 from rsipo_jax.models.transformer import PARAM_AXES, ModelConfig
 from rsipo_jax.models.vocabulary import CHUNK
@@ -27,13 +28,13 @@ from rsipo_jax.planning import hlo
 from rsipo_jax.planning.flops import count_flops
 from rsipo_jax.planning.networks import abstract_params
 from rsipo_jax.planning.workload import Workload
-from rsipo_jax.sampling.sampler import CAPACITY_STEP, CHUNKS, EXTEND_TOKENS
+from rsipo_jax.sampling import engine, programs
 from rsipo_jax.training import update
 from rsipo_jax.training.packing import microbatch_bins
 from rsipo_jax.training.state import TrainState, make_optimizer
 
-SCORE, ACCUMULATE, APPLY, PREFILL, DECODE = PROGRAMS = (
-    "score", "accumulate", "apply_gradients", "prefill", "decode",
+SCORE, ACCUMULATE, APPLY, PREFILL, WRITE, DECODE = (
+    "score", "accumulate", "apply_gradients", "prefill", "write", "decode",
 )  # fmt: skip
 
 
@@ -43,11 +44,12 @@ class Traced:
 
     name: str
     mesh: Mesh
-    tokens: (
-        int  # positions of one run, padding included (decode: of one turn of its loop); 0 where it has none
-    )
+    tokens: int  # positions of one run, padding included; 0 where it has none
     flops: float  # of one run, over all devices
-    taken: float  # share of the chunks of the head that hold a sampled token: the others are passed over
+    # The share of what is passed over under conditions that a usual run does not pass over: of the learner's head the
+    # chunks that hold a sampled token, of the sampler's cache the columns that a sequence reaches.
+    taken: float
+    turns: float  # of a loop that ends on data
     trace: Any
 
 
@@ -128,57 +130,62 @@ def learner_programs(config: Config, model: ModelConfig, mesh: Mesh, work: Workl
 def sampler_programs(
     config: Config, model: ModelConfig, mesh: Mesh, work: Workload, slots: int
 ) -> list[Traced]:
-    """prefill (one `extend` of the usual chunk) and decode (one turn of its loop) on a process's sampling mesh.
-
-    The cache is as long as the usual prompt and response need.
-    """
-    chunk = usual_chunk(work)
-    longest = max(config.rollout.max_new_tokens, config.skill.max_new_tokens)
+    """prefill and write (a call's worth of the usual piece of a prompt) and decode, on a process's sampling mesh."""
+    length, pieces = config.context.max_length, usual_pieces(work)
+    size = max(size for _, size in pieces)
+    _, rows = dict(engine.PIECES)[size]
     with jax.set_mesh(mesh):
         params = _laid_out(
-            jax.eval_shape(lambda p: decode.serving_params(p, model), abstract_params(model, config.lora)),
-            mesh,
+            jax.eval_shape(lambda p: serving_params(p, model), abstract_params(model, config.lora)), mesh
         )
-        cache = cache_of(config, model, mesh, slots, usual_capacity(config, work))
+        cache, n = cache_of(model, mesh, slots, length), rows * batch_shards()
 
-        def whole(shape: tuple[int, ...], dtype: Any = jnp.int32) -> jax.ShapeDtypeStruct:
-            return _whole(jax.ShapeDtypeStruct(shape, dtype), mesh)
+        def whole(*shape: int) -> jax.ShapeDtypeStruct:
+            return _whole(jax.ShapeDtypeStruct(shape, jnp.int32), mesh)
 
-        tile = max(1, min(slots, EXTEND_TOKENS // chunk))
-        keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), slots))
-        return [
-            _traced(
-                PREFILL, mesh, tile * chunk, 1.0,
-                decode.extend.trace(params, model, cache, whole((tile,)), whole((tile, chunk)), whole((tile,)), whole((tile,))),
+        piece = programs._piece.trace(params, model, cache, whole(n), whole(n, size), whole(n))
+        fresh = jax.tree.map(
+            lambda a: jax.ShapeDtypeStruct(
+                a.shape, a.dtype, sharding=sharding.sharding(mesh, HEADS, a.shape)
             ),
+            piece.out_info,
+        )
+        rows_of = jax.tree.map(lambda a: _whole(a, mesh), engine._no_rows(slots))
+        read = sum(_columns(start, length) for start, _ in pieces) / len(pieces)
+        return [
+            _traced(PREFILL, mesh, n * size, read, piece),
+            _traced(WRITE, mesh, n * size, 1.0, programs._put.trace(cache, fresh, whole(n), whole(n), whole(n))),
             _traced(
-                DECODE, mesh, slots, 1.0,
-                decode.decode.trace(
-                    params, model, longest, (0,), cache, whole((slots, model.vocab_size), jnp.float32), whole((slots,)),
-                    whole((slots,)), _whole(keys, mesh), whole((), jnp.float32),
-                ),
+                DECODE, mesh, slots * programs.STEPS, _columns(work.longest_tokens, length),
+                programs.decode.trace(params, model, cache, rows_of, whole(), whole(), whole()),
+                programs.STEPS,
             ),
         ]  # fmt: skip
 
 
-def usual_chunk(work: Workload) -> int:
-    """Positions of a prompt in one call of prefill, padding included."""
-    return next((c for c in CHUNKS if c >= work.new_tokens), CHUNKS[-1])
+def usual_pieces(work: Workload) -> list[tuple[int, int]]:
+    """The pieces in which the tokens of a usual prompt run that no slot holds: (where it begins, size with padding)."""
+    at, pieces = work.prompt_tokens - work.new_tokens, []
+    while at < work.prompt_tokens:
+        pieces.append((at, engine.piece_size(work.prompt_tokens - at)))
+        at += pieces[-1][1]
+    return pieces
 
 
-def usual_capacity(config: Config, work: Workload) -> int:
-    """Positions of the cache in a usual turn."""
-    used = work.prompt_tokens + config.rollout.max_new_tokens
-    return min(-(-used // CAPACITY_STEP) * CAPACITY_STEP, config.context.max_length)
+def _columns(length: int, capacity: int) -> float:
+    """The share of a cache's columns that sequences of that length reach."""
+    width = column_width(capacity)
+    return min(1.0, math.ceil(length / width) / math.ceil(capacity / width))
 
 
-def cache_of(config: Config, model: ModelConfig, mesh: Mesh, slots: int, capacity: int) -> decode.KVCache:
+def cache_of(model: ModelConfig, mesh: Mesh, slots: int, capacity: int) -> KVCache:
     """The shapes and layout of a cache."""
     with jax.set_mesh(mesh):
-        cache = jax.eval_shape(lambda: decode.init_cache(model, slots, capacity))
-        axes = ("batch", "kv_heads", None, None)
+        cache = jax.eval_shape(lambda: init_cache(model, slots, capacity))
         return jax.tree.map(
-            lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding.sharding(mesh, axes, a.shape)),
+            lambda a: jax.ShapeDtypeStruct(
+                a.shape, a.dtype, sharding=sharding.sharding(mesh, HEADS, a.shape)
+            ),
             cache,
         )
 
@@ -209,8 +216,8 @@ def compile_program(traced: Traced) -> Compiled:
         peak=getattr(memory, "peak_memory_in_bytes", 0) or held + memory.temp_size_in_bytes,
         flops=traced.flops,
         compiler_flops=float(cost.get("flops", 0.0)),
-        operations=tuple(module.operations(traced.taken)),
-        collectives=tuple(module.collectives()),
+        operations=tuple(module.operations(traced.taken, traced.turns)),
+        collectives=tuple(module.collectives(traced.turns)),
     )
 
 
@@ -219,8 +226,8 @@ def bytes_per_device(tree: Any) -> int:
     return sum(math.prod(a.sharding.shard_shape(a.shape)) * a.dtype.itemsize for a in jax.tree.leaves(tree))
 
 
-def _traced(name: str, mesh: Mesh, tokens: int, taken: float, trace: Any) -> Traced:
-    return Traced(name, mesh, tokens, count_flops(trace.jaxpr, taken), taken, trace)
+def _traced(name: str, mesh: Mesh, tokens: int, taken: float, trace: Any, turns: float = 1.0) -> Traced:
+    return Traced(name, mesh, tokens, count_flops(trace.jaxpr, taken, turns), taken, turns, trace)
 
 
 def _laid_out(tree: Any, mesh: Mesh) -> Any:

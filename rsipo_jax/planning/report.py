@@ -14,16 +14,17 @@ from rsipo_jax.planning.chips import GIB
 from rsipo_jax.planning.estimate import matmul_params
 from rsipo_jax.planning.hlo import Collective
 from rsipo_jax.planning.plan import Phase, Plan, Planned
-from rsipo_jax.planning.programs import ACCUMULATE, APPLY, DECODE, PREFILL, SCORE
+from rsipo_jax.planning.programs import ACCUMULATE, APPLY, DECODE, PREFILL, SCORE, WRITE
 from rsipo_jax.planning.roofline import mesh_axes
 from rsipo_jax.planning.search import Candidate, describe
+from rsipo_jax.sampling.programs import STEPS
 
 PHASES = {
-    "prefill": (PREFILL,),
+    "prefill": (PREFILL, WRITE),
     "decode": (DECODE,),
     "score": (SCORE,),
     "update": (ACCUMULATE, APPLY),
-    "step": (PREFILL, DECODE, SCORE, ACCUMULATE, APPLY),
+    "step": (PREFILL, WRITE, DECODE, SCORE, ACCUMULATE, APPLY),
 }
 
 
@@ -81,7 +82,7 @@ def _memory(plan: Plan) -> Table:
 
 def _compute(plan: Plan) -> Table:
     table = _table(
-        "One run of each program on one chip; of decode, one token of each slot",
+        f"One run of each program on one chip; of decode, {STEPS} tokens of each slot",
         "program", "TFLOPs", "compiler's", "HBM GB", "compute ms", "HBM ms", "busy ms", "links ms", "binds",
     )  # fmt: skip
     for p in plan.programs:

@@ -17,9 +17,9 @@ from rsipo_jax.planning.flops import causal_share, count_flops
 from rsipo_jax.planning.networks import PUBLISHED, matmul_params
 
 
-def counted(f: Callable, *shapes: tuple[int, ...]) -> float:
+def counted(f: Callable, *shapes: tuple[int, ...], turns: float = 1.0) -> float:
     arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
-    return count_flops(jax.jit(f).trace(*arrays).jaxpr)
+    return count_flops(jax.jit(f).trace(*arrays).jaxpr, turns=turns)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,8 @@ def test_scans_count_every_turn_and_loops_on_data_one() -> None:
 
     assert counted(scanned, (4, 4)) == 7 * turn
     assert counted(until, (4, 4)) == turn
+    assert counted(until, (4, 4), turns=16) == 16 * turn
+    assert counted(scanned, (4, 4), turns=16) == 7 * turn
     assert counted(either, (4, 4)) == 2 * turn
 
 

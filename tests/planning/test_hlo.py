@@ -75,9 +75,52 @@ def test_a_trip_count_that_the_compiler_writes_down_is_taken() -> None:
     assert [c.count for c in hlo.parse(text).collectives()] == [5.0]
 
 
-def test_a_loop_that_ends_on_data_counts_once() -> None:
+def test_a_loop_that_ends_on_data_counts_as_often_as_one_says() -> None:
     text = loop(1).replace("%bound = s32[]{:T(128)} constant(28)", "%bound = s32[]{:T(128)} negate(%i.1)")
-    assert [c.count for c in hlo.parse(text).collectives()] == [1.0]
+    module = hlo.parse(text)
+    assert [(c.count, c.loops) for c in module.collectives()] == [(1.0, (1.0,))]
+    assert [(c.count, c.loops) for c in module.collectives(turns=16)] == [(16.0, (16,))]
+    assert {o.count for o in module.operations(turns=16)} == {1.0, 16.0}
+    assert {o.count for o in hlo.parse(loop(1)).operations(turns=16)} == {1.0, 28.0}
+
+
+CONDITION = """\
+HloModule jit_f
+
+%less (a.0: f32[4,4]) -> f32[4,4] {
+  %a.0 = f32[4,4]{1,0} parameter(0)
+  ROOT %same = f32[4,4]{1,0} copy(%a.0)
+}
+
+%more (a.1: f32[4,4]) -> f32[4,4] {
+  %a.1 = f32[4,4]{1,0} parameter(0)
+  %first = f32[4,4]{1,0} copy(%a.1)
+  ROOT %second = f32[4,4]{1,0} WORK
+}
+
+ENTRY %main (which: pred[], a: f32[4,4]) -> f32[4,4] {
+  %which = pred[] parameter(0)
+  %a = f32[4,4]{1,0} parameter(1)
+  ROOT %out = f32[4,4]{1,0} conditional(%which, %a, %a), BRANCHES
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "branches",
+    ["true_computation=%more, false_computation=%less", "branch_computations={%less, %more}"],
+)
+def test_a_condition_around_a_product_counts_in_its_share_and_any_other_as_if_it_did_not_hold(
+    branches: str,
+) -> None:
+    product = "dot(%first, %a.1), lhs_contracting_dims={1}, rhs_contracting_dims={0}"
+    text = CONDITION.replace("BRANCHES", branches)
+    counted = hlo.parse(text.replace("WORK", product)).operations(taken=0.25)
+    copied, multiplied = 2 * 64, 3 * 64
+    assert sum(o.bytes * o.count for o in counted) == 0.25 * (copied + multiplied)
+    assert sum(o.flops * o.count for o in counted) == 0.25 * 2 * 4**3
+    other = hlo.parse(text.replace("WORK", "copy(%first)")).operations(taken=0.25)
+    assert sum(o.bytes * o.count for o in other) == copied
 
 
 def test_traffic_counts_what_is_in_hbm() -> None:

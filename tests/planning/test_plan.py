@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs.alfworld import PRESETS
+from rsipo_jax.config import Config
+from rsipo_jax.models.cache import column_width
+from rsipo_jax.parallel.sharding import make_mesh
 from rsipo_jax.planning import estimate
 from rsipo_jax.planning.chips import parse_slice
 from rsipo_jax.planning.estimate import Layout
 from rsipo_jax.planning.hlo import Collective
-from rsipo_jax.planning.networks import find_network
+from rsipo_jax.planning.networks import find_network, matmul_params
 from rsipo_jax.planning.plan import Memory, Setting, with_attention
+from rsipo_jax.planning.programs import (
+    bytes_per_device,
+    cache_of,
+    sampler_programs,
+    usual_pieces,
+)
 from rsipo_jax.planning.roofline import Roofline, bandwidth, collective_seconds, mesh_axes
 from rsipo_jax.planning.search import remedies, too_large
-from rsipo_jax.planning.workload import step_workload
+from rsipo_jax.planning.workload import SKILL, STATIC, TURNS, Workload, step_workload
+from rsipo_jax.sampling.engine import PIECES
+from rsipo_jax.sampling.programs import STEPS
 from rsipo_jax.validation import ConfigError
 from tests.launch.launching import python
 
@@ -85,13 +100,88 @@ def test_the_papers_step_has_the_tokens_of_the_survey() -> None:
     assert with_skills.scored_tokens > 1.5 * work.scored_tokens  # the teacher
 
 
+def rolled(config: Config, **changes: Any) -> Workload:
+    return step_workload(replace(config, rollout=replace(config.rollout, **changes)))
+
+
+def test_what_the_sampler_keeps_is_not_read_again() -> None:
+    for preset in ("tiny", "qwen2.5-7b"):
+        kept, again = (rolled(PRESETS[preset], reuse_prefixes=kept) for kept in (True, False))
+        assert kept.prefill_tokens < again.prefill_tokens and kept.new_tokens <= again.new_tokens
+        assert replace(kept, prefill_tokens=0, new_tokens=0) == replace(again, prefill_tokens=0, new_tokens=0)
+    # In the paper's prompts that is the opening of a group; with the static part first also the skill of a replay.
+    paper = step_workload(SEVEN_B)
+    spared = rolled(SEVEN_B, reuse_prefixes=False).prefill_tokens - paper.prefill_tokens
+    assert spared == (128 - 16) * paper.prompt_tokens
+    ordered = replace(SEVEN_B, context=replace(SEVEN_B.context, order="static_first"))
+    later = round(TURNS * SEVEN_B.env.max_turns) - 1
+    spared = paper.prefill_tokens - step_workload(ordered).prefill_tokens
+    assert spared == later * (2 * 128 * STATIC + 128 * SKILL)
+    # Conversations that have lost their slots by the time that skills are written are read again.
+    tiny = PRESETS["tiny"]
+    assert rolled(tiny, slots=8).prefill_tokens > rolled(tiny, slots=64).prefill_tokens
+
+
+def test_rows_are_scored_again_where_the_sampler_s_numbers_are_not_the_learner_s() -> None:
+    tiny = PRESETS["tiny"]
+    once, trained = step_workload(tiny).scored_tokens, step_workload(tiny).trained_tokens
+    coarse = replace(tiny, model=replace(tiny.model, dtype="bfloat16"))
+    assert step_workload(coarse).scored_tokens == pytest.approx(once + trained)
+    assert rolled(coarse, reuse_drift=0.1).scored_tokens == once
+    assert rolled(tiny, reuse_drift=0.0).scored_tokens == pytest.approx(once + trained)
+    for name, value in (("top_k", 5), ("top_p", 0.9), ("min_p", 0.1)):
+        assert rolled(tiny, **{name: value}).scored_tokens == pytest.approx(once + trained)
+
+
+@given(tokens=st.integers(1, 3000), held=st.integers(0, 3000))
+def test_the_pieces_of_a_prompt_are_what_the_sampler_runs(tokens: int, held: int) -> None:
+    work = replace(step_workload(SEVEN_B), prompt_tokens=held + tokens, new_tokens=tokens)
+    pieces = usual_pieces(work)
+    assert pieces[0][0] == held
+    for (at, size), (following, _) in pairwise(pieces):
+        assert following == at + size
+    at, size = pieces[-1]
+    assert at < held + tokens <= at + size and {size for _, size in pieces} <= {size for size, _ in PIECES}
+
+
+def test_the_sampler_s_programs_count_every_token_of_every_slot_and_the_columns_in_use() -> None:
+    config, mesh = PRESETS["tiny"], make_mesh(1, 1, 1, jax.devices()[:1])
+    model, slots, length = find_network(config), config.rollout.slots, config.context.max_length
+    work = replace(step_workload(config), new_tokens=60, longest_tokens=length // 2)
+    traced = {t.name: t for t in sampler_programs(config, model, mesh, work, slots)}
+    width = column_width(length)
+    reached = width * math.ceil(length / 2 / width)
+    assert reached < length
+    pair = 4 * model.num_heads * model.head_dim * model.num_layers  # FLOPs of a query and a key
+    decode = traced["decode"]
+    assert decode.tokens == slots * STEPS and decode.turns == STEPS
+    assert decode.flops == decode.tokens * (2 * matmul_params(model) + pair * (reached + STEPS))
+    prefill = traced["prefill"]
+    ((at, size),) = usual_pieces(work)
+    layers = matmul_params(model) - model.vocab_size * model.hidden_size  # no token is drawn
+    assert prefill.tokens == dict(PIECES)[size][1] * size
+    reached = width * math.ceil(at / width)
+    assert prefill.flops == prefill.tokens * (2 * layers + pair * (reached + size))
+    assert traced["write"].flops == 0
+
+
+def test_the_cache_holds_every_slot_at_full_length() -> None:
+    config = PRESETS["tiny"]
+    model = find_network(config)
+    cache = cache_of(model, make_mesh(1, 1, 1, jax.devices()[:1]), 64, config.context.max_length)
+    keys_and_values = 2 * model.num_layers * model.num_kv_heads * model.head_dim * 4
+    assert cache.capacity >= config.context.max_length
+    assert bytes_per_device(cache) == keys_and_values * 64 * cache.capacity
+
+
 @pytest.mark.parametrize("preset", sorted(PRESETS))
 def test_every_preset_has_a_network_and_a_workload_that_fits_it(preset: str) -> None:
     config = PRESETS[preset]
     model, work = find_network(config), step_workload(config)
     assert estimate.matmul_params(model) > 0
     assert 0 < work.row_tokens <= config.context.max_length
-    assert work.prompt_tokens < config.context.max_length
+    assert 0 < work.new_tokens <= work.prompt_tokens < config.context.max_length
+    assert work.prompt_tokens < work.longest_tokens <= config.context.max_length
 
 
 def test_an_unknown_checkpoint_is_one_sentence() -> None:
@@ -196,7 +286,14 @@ def test_a_small_preset_compiles_for_real_tpus(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     plan = json.loads(out.read_text())
     assert plan["fits"] and plan["mesh"] == {"data": 1, "fsdp": 4, "tensor": 1}
-    assert plan["programs"].keys() == {"score", "accumulate", "apply_gradients", "prefill", "decode"}
+    assert plan["programs"].keys() == {
+        "score",
+        "accumulate",
+        "apply_gradients",
+        "prefill",
+        "write",
+        "decode",
+    }
     update = plan["programs"]["accumulate"]
     assert update["flops"] > 3 * plan["programs"]["score"]["flops"] * 0.99
     assert 0 < plan["step"]["update"]["mfu_exposed"] < plan["step"]["update"]["mfu_hidden"] < 1
