@@ -10,7 +10,8 @@ a group shares its opening, and what is common to the prompts of different turns
 
 Invariants: tokens in, tokens out (no text passes through here); randomness is addressed, not consumed (a completion is
 a function of the weights, the prompt, its sampling and its address, whatever else is in the batch); reusing a prefix
-saves its computation and changes nothing. All hold up to the rounding of sums, whose order depends on the batch.
+saves its computation and changes nothing. All hold up to the rounding of sums, whose order depends on the batch: a draw
+that lies so close to the border between two tokens may fall to either side.
 """
 
 from __future__ import annotations
