@@ -40,7 +40,7 @@ from rsipo_jax.models.transformer import ModelConfig, Params, hidden_states, ini
 from rsipo_jax.models.vocabulary import logits
 from rsipo_jax.parallel.sharding import sampling_mesh
 from rsipo_jax.sampling.engine import Engine
-from rsipo_jax.sampling.protocol import Request, Sampler, Sampling
+from rsipo_jax.sampling.protocol import Request, Sampler, Sampling, generate
 from rsipo_jax.validation import ConfigError
 
 WORKERS = Path(__file__).with_name("rollout_workers")
@@ -372,12 +372,11 @@ def ours_continue(network: Path, prompts: Sequence[Sequence[int]]) -> list[list[
     sampler = our_engine(config, len(prompts), max(map(len, prompts)) + CHECKED_NEW)
     sampler.load(load_params(network, config), 0)
     greedy = Sampling(temperature=0.0)
-    for i, prompt in enumerate(prompts):
-        sampler.submit(Request(np.asarray(prompt, np.int32), (0, 0, i, 0, 0), CHECKED_NEW, greedy))
-    tokens: dict[int, list[int]] = {}
-    while len(tokens) < len(prompts):
-        tokens |= {c.address[2]: c.tokens.tolist() for c in sampler.poll()}
-    return [tokens[i] for i in range(len(prompts))]
+    requests = [
+        Request(np.asarray(prompt, np.int32), (0, 0, i, 0, 0), CHECKED_NEW, greedy)
+        for i, prompt in enumerate(prompts)
+    ]
+    return [completion.tokens.tolist() for completion in generate(sampler, requests)]
 
 
 def compared(engine: str, tokens: Sequence[Sequence[int]], wanted: Sequence[Sequence[int]]) -> str:

@@ -102,7 +102,7 @@ def rollout(
             slot = free.popleft()
             playing[slot] = waiting.popleft()
             agent.pool.send(slot, playing[slot].task)
-        # The sampler returns while its devices work on the next tokens: what environments and prompts cost is hidden.
+        # Environments with processes of their own answer while the other episodes decode.
         for completion in agent.sampler.poll():
             slot, prompt, observation = asked.pop(completion.address)
             turn = _turn(agent, prompt, completion, observation)

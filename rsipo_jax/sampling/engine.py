@@ -1,8 +1,8 @@
 """The sampler on this process's devices: slots that hold sequences, filled as they become free.
 
-Everything is one loop without a clock: what runs when follows from the order of the calls alone. Between two looks of
-the host every slot gets a few tokens; then those that have ended are answered, waiting requests take free slots, and the
-next tokens are under way before `poll` returns: the caller's environments and prompts cost no device time.
+Everything is one loop without a clock: what runs when follows from the order of the calls alone. A look is one round:
+waiting requests take free slots, every active slot gets a few tokens, and those that have ended are answered. Whoever
+needs time between two looks (an environment in a process of its own) has it while the other slots go on.
 
 A new prompt starts from the slot that holds most of it: in that slot, if it holds nothing else, otherwise in the one
 that was not used for the longest time, into which that beginning is copied. So a conversation goes on where it stopped,
@@ -17,7 +17,7 @@ that lies so close to the border between two tokens may fall to either side.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,15 +30,16 @@ from rsipo_jax.models.transformer import ModelConfig, Params
 from rsipo_jax.parallel.sharding import TENSOR
 from rsipo_jax.sampling.draw import Drawing
 from rsipo_jax.sampling.prefixes import PrefixTrie
-from rsipo_jax.sampling.programs import NO_TOKEN, STEPS, Sampled, Slots, copy_prefixes, decode, prefill
+from rsipo_jax.sampling.programs import NO_TOKEN, Sampled, Slots, copy_prefixes, decode, prefill
 from rsipo_jax.sampling.protocol import Address, Completion, Finish, Request, Work
 from rsipo_jax.sampling.reshard import to_sampling_mesh
 
 MAX_STOPS, MAX_STOP_TOKENS = 8, 8  # stop sequences of a request, and tokens of one
 # Prompts run in pieces of these sizes, filled up with padding, so many together: (tokens, (a few rows, many rows)).
 PIECES = ((16, (4, 16)), (64, (1, 4)), (256, (1, 2)))
-COPIES = 16  # prefixes copied together
-PATIENCE = 8
+COPIES = (2, 16)  # prefixes copied together, if they are few or many
+LEAST_SHARED = 16  # tokens: to wait for fewer costs more than to compute them
+PATIENCE = 8  # the host looks when one active slot in so many has ended
 
 
 @dataclass
@@ -59,6 +60,7 @@ class _Start:
     slot: int
     source: int  # slot that holds the first `reused` tokens
     reused: int
+    goes_on: bool  # in the slot that holds them, and nothing else
 
 
 class Engine:
@@ -84,7 +86,12 @@ class Engine:
         self.max_length, self.stop_ids, self.seed, self.reuse = max_length, stop_ids, seed, reuse
         self.version, self.work = -1, Work()
         self._params: Params = {}
-        self._cache: Any = None  # KVCache, once there are weights
+        self._cache: Any  # KVCache, once there are weights
+        self._forget()
+
+    def _forget(self) -> None:
+        """Back to where there was no request yet, and no cache."""
+        self._cache = None
         self._tries = [PrefixTrie() for _ in range(self._shards)]
         self._idle = [
             dict.fromkeys(self._slots_of(shard)) for shard in range(self._shards)
@@ -93,7 +100,6 @@ class Engine:
         self._queue: deque[Request] = deque()
         self._unanswered: set[Address] = set()
         self._cancelled: set[Address] = set()
-        self._running: Sampled | None = None
         self._rows = _no_rows(self.slots)
 
     def load(self, params: Params, version: int) -> None:
@@ -126,12 +132,17 @@ class Engine:
         self._cancelled.add(address)
 
     def poll(self) -> Sequence[Completion]:
-        """See `Sampler.poll`. One look: waiting requests get free slots, every slot some tokens."""
-        dropped = self._drop_cancelled()
-        with jax.set_mesh(self.mesh):
-            self._admit()
-            self._advance()
-        return [*dropped, *self._collect()]
+        """See `Sampler.poll`. What interrupts it leaves an engine without requests and weights: load some again."""
+        try:
+            dropped = self._drop_cancelled()
+            with jax.set_mesh(self.mesh):
+                self._admit()
+                sampled = self._advance()
+            return [*dropped, *(self._collect(sampled) if sampled else ())]
+        except BaseException:  # out of memory, Ctrl-C: half of a round must not look like a whole one
+            self._forget()
+            self._params = {}
+            raise
 
     def _check(self, request: Request) -> None:
         """Raises ValueError, in one sentence, for a request that cannot be answered."""
@@ -180,11 +191,8 @@ class Engine:
 
     # What comes from the devices.
 
-    def _collect(self) -> Iterable[Completion]:
+    def _collect(self, sampled: Sampled) -> Iterable[Completion]:
         """Waits for the tokens under way; completions of the slots that have ended."""
-        if self._running is None:
-            return
-        sampled, self._running = self._running, None
         tokens, logprobs, raw = map(np.asarray, (sampled.tokens, sampled.logprobs, sampled.raw_logprobs))
         counts, stopped = np.asarray(sampled.counts), np.asarray(sampled.stopped)
         self.work.sampled_tokens += int(counts.sum())
@@ -243,23 +251,22 @@ class Engine:
         while self._queue and any(self._idle):
             wave: dict[int, _Start] = {}  # by slot
             sources: set[int] = set()
-            later: deque[Request] = deque()
-            while self._queue:
-                request = self._queue.popleft()
-                start = self._place(request, wave.keys(), sources)
-                if start is None:
-                    later.append(request)
-                    continue
-                wave[start.slot] = start
-                sources.add(start.source)
-                self._take(start)
-            self._queue = later
+            for going_on in (True, False):  # first those whose slot waits for them, lest others take it
+                for _ in range(len(self._queue)):
+                    request = self._queue.popleft()
+                    start = self._place(request, wave.keys(), sources)
+                    if start is None or (going_on and not start.goes_on):
+                        self._queue.append(request)  # all are looked at once, so that their order stays
+                        continue
+                    wave[start.slot] = start
+                    sources.add(start.source)
+                    self._take(start)
             if not wave:
                 return
             self._copy([s for s in wave.values() if s.reused and s.source != s.slot])
             self._prefill(wave.values())
 
-    def _place(self, request: Request, written: Iterable[int], sources: set[int]) -> _Start | None:
+    def _place(self, request: Request, written: Set[int], sources: set[int]) -> _Start | None:
         """The slot for a request; None if it has to wait, for a slot or for the one that computes its beginning."""
         beginning = request.prompt[:-1]  # the last token runs with the first step of decoding
         best: _Start | None = None
@@ -268,17 +275,18 @@ class Engine:
             if not free:
                 continue
             reused, holders = self._tries[shard].match(beginning) if self.reuse else (0, frozenset())
-            if best is not None and (reused, len(idle)) <= (
-                best.reused,
-                len(self._idle[best.slot // self._per_shard]),
-            ):
-                continue
-            # In place where nothing is lost, otherwise over what has not been used for the longest time.
             whole = [slot for slot in free if slot in holders and self._tries[shard].length(slot) <= reused]
+            if reused < LEAST_SHARED and not whole:
+                reused, holders = 0, frozenset()
+            if best is not None:
+                there = best.slot // self._per_shard
+                if (reused, len(idle)) <= (best.reused, len(self._idle[there])):
+                    continue
+            # In place where nothing is lost, otherwise over what has not been used for the longest time.
             slot = whole[0] if whole else free[0]
-            source = slot if slot in holders or not holders else min(holders)
-            best = _Start(request, slot, source, reused)
-        return None if best is None or best.source in written else best
+            source = slot if slot in holders or not holders else min(holders - written or holders)
+            best = _Start(request, slot, source, reused, bool(whole))
+        return None if best is None or (best.reused and best.source in written) else best
 
     def _take(self, start: _Start) -> None:
         """Books a slot for a request."""
@@ -299,8 +307,8 @@ class Engine:
         self.work.reused_tokens += start.reused
 
     def _copy(self, starts: Sequence[_Start]) -> None:
-        for part, _ in self._tiles(starts, COPIES, COPIES):
-            sources, targets, lengths = np.zeros((3, self._shards, COPIES), np.int32)
+        for part, rows in self._tiles(starts, *COPIES):
+            sources, targets, lengths = np.zeros((3, self._shards, rows), np.int32)
             targets[:] = self._per_shard  # out of range: padding
             for shard, i, start in part:
                 sources[shard, i] = start.source % self._per_shard
@@ -352,21 +360,16 @@ class Engine:
             )
             by_shard = [own[rows:] for own in by_shard]
 
-    def _advance(self) -> None:
+    def _advance(self) -> Sampled | None:
         """Starts the next tokens of all active slots."""
         if not self._active:
-            return
+            return None
         enough = max(1, len(self._active) // PATIENCE)
         rows = jax.tree.map(np.copy, self._rows)  # the program may read them while the next ones are made
-        self._cache, self._running = decode(
-            self._params,
-            self.config,
-            self._cache,
-            rows,
-            np.int32(self.seed),
-            np.int32(STEPS),
-            np.int32(enough),
+        self._cache, sampled = decode(
+            self._params, self.config, self._cache, rows, np.int32(self.seed), np.int32(enough)
         )
+        return sampled
 
     def _trie(self, slot: int) -> PrefixTrie:
         return self._tries[slot // self._per_shard]

@@ -90,10 +90,9 @@ def decode(
     cache: KVCache,
     slots: Slots,
     seed: Array,
-    steps: Array,
     enough: Array,
 ) -> tuple[KVCache, Sampled]:
-    """Samples for all slots with room until `enough` of them have ended, at most `steps` (up to STEPS) tokens each.
+    """Samples for all slots with room until `enough` of them have ended, at most STEPS tokens each.
 
     A slot ends with a stop sequence or when its room is used up. Draws are addressed by the seed, the
     slot's address and its count.
@@ -110,7 +109,7 @@ def decode(
 
     def go_on(state: tuple) -> Array:
         step, *_, active, _ = state
-        return (step < steps) & jnp.any(active) & (jnp.sum(running & ~active) < enough)
+        return (step < STEPS) & jnp.any(active) & (jnp.sum(running & ~active) < enough)
 
     def advance(state: tuple) -> tuple:
         step, fresh, token, tail, active, out = state

@@ -78,7 +78,7 @@ def train_step(
 
     with phases("rollout"):
         policy = join(state.params, learner.frozen)
-        agent.sampler.load(policy, step)
+        agent.sampler.load(policy, step - 1)  # the weights after that step
         sampling = sampling_of(config.rollout)
         tasks = draw_tasks(learner.tasks, config.rollout.tasks_per_step, config.seed, step)
         group = np.repeat(np.arange(len(tasks), dtype=np.int32), config.rollout.group_size)
@@ -170,7 +170,7 @@ def _weigh(
 def _scores(
     learner: Learner, params: Params, rows: Rows, skills: Sequence[Skill], drift: Drift
 ) -> TokenScores:
-    """Behaviour, reference and teacher log-probabilities of the sampled tokens, one function for all three."""
+    """Behaviour, reference and teacher log-probabilities of the sampled tokens; the first may be the sampler's own."""
     config, model = learner.agent.config, learner.model
 
     def scored(params: Params, rows: Rows) -> np.ndarray:

@@ -31,23 +31,26 @@ class Drift:
 def watch(params: Params, model: ModelConfig, trajectories: Sequence[Trajectory], config: Config) -> Drift:
     """Scores some rows of freshly sampled trajectories: both sides at temperature 1, without filters.
 
-    `params` are the weights that sampled them. Raises ConfigError when the two are further apart than they may be.
+    `params` are the weights that sampled them. Raises ConfigError when the two are further apart on a row
+    than they may be.
     """
-    count = config.rollout.watch_rows
-    sampled = [_raw(t) for t in trajectories if t.turns and not t.void][:count]
-    rows = _first(rows_from(sampled), count)
+    sampled = [_raw(t) for t in trajectories if t.turns and not t.void]
+    rows = _spread(rows_from(sampled), config.rollout.watch_rows)
     scored = score(params, model, rows, config.context.max_length, config.train.microbatch_tokens, 1.0)
-    apart = np.abs(scored - rows.logprobs)[rows.kind != CONTEXT]
+    compared = rows.kind != CONTEXT
+    apart = np.abs(scored - rows.logprobs)[compared]
     if not apart.size:
         return Drift()
+    row = rows.token_row[compared]
+    worst = float(np.max(np.bincount(row, apart) / np.bincount(row)))
     drift = Drift(float(apart.mean()), float(apart.max()), apart.size)
-    if not drift.mean <= config.rollout.max_drift:  # NaN too
+    if not worst <= config.rollout.max_drift:  # NaN too
         version = sampled[0].policy_version
         raise ConfigError(
-            f"with the weights of step {version} the sampler and the learner give sampled tokens log-probabilities that are "
-            f"{drift.mean:.3g} nats apart on average, more than config.rollout.max_drift={config.rollout.max_drift:g}: "
-            "their policies are not the same, so nothing was learned from these episodes; compute with "
-            "config.model.dtype='float32' to see whether it is rounding, or raise the limit"
+            f"with the weights of step {version} the sampler and the learner give the sampled tokens of a row "
+            f"log-probabilities that are {worst:.3g} nats apart on average, more than "
+            f"config.rollout.max_drift={config.rollout.max_drift:g}: their policies are not the same, so nothing was learned "
+            "from these episodes; compute with config.model.dtype='float32' to see whether it is rounding, or raise the limit"
         )
     return drift
 
@@ -70,7 +73,7 @@ def play_watched(
         advance(1)
 
     scores = play_panel(agent, panel, step, optimal, on_done)
-    watch(params, model, played, agent.config)
+    watch(params, model, sorted(played, key=lambda t: (t.group, t.rollout)), agent.config)
     return scores
 
 
@@ -84,13 +87,13 @@ def _raw(trajectory: Trajectory) -> Trajectory:
     return replace(trajectory, turns=[raw(turn) for turn in trajectory.turns], writing=None)
 
 
-def _first(rows: Rows, count: int) -> Rows:
-    end = rows.starts[: count + 1][-1]
-    return Rows(
-        rows.tokens[:end],
-        rows.kind[:end],
-        rows.logprobs[:end],
-        rows.starts[: count + 1],
-        rows.episode[:count],
-        rows.skill_at[:count],
+def _spread(rows: Rows, count: int) -> Rows:
+    """At most `count` of the rows, evenly spread: of many episodes, early turns and late ones."""
+    chosen = np.unique(np.linspace(0, len(rows) - 1, min(count, len(rows))).round().astype(int))
+    parts = [slice(rows.starts[r], rows.starts[r + 1]) for r in chosen]
+    tokens, kind, logprobs = (
+        np.concatenate([a[part] for part in parts]) if parts else a[:0]
+        for a in (rows.tokens, rows.kind, rows.logprobs)
     )
+    starts = np.concatenate([[0], np.cumsum(rows.lengths[chosen])]).astype(np.int64)
+    return Rows(tokens, kind, logprobs, starts, rows.episode[chosen], rows.skill_at[chosen])
