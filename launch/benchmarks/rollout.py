@@ -151,18 +151,23 @@ def compare(
     software: dict[str, Any] = {}
     rates = product_rates(config)
     for competitor, python in found:
-        with worker(competitor, python) as ask:
-            software |= {
-                f"{competitor.name}_{what}": value for what, value in ask({"do": "versions"}).items()
-            }
-            results, settings = play_theirs(competitor, ask, network, parts, sizes, folder, console)
-            if competitor.name == "transformers":
-                rates |= {
-                    f"torch_{name}": value
-                    for name, value in ask(
-                        {"do": "products", "shapes": limits.products_of(config), "rows": ROWS}
-                    ).items()
+        try:
+            with worker(competitor, python) as ask:
+                software |= {
+                    f"{competitor.name}_{what}": value for what, value in ask({"do": "versions"}).items()
                 }
+                results, settings = play_theirs(competitor, ask, network, parts, sizes, folder, console)
+                if competitor.name == "transformers":
+                    rates |= {
+                        f"torch_{name}": value
+                        for name, value in ask(
+                            {"do": "products", "shapes": limits.products_of(config), "rows": ROWS}
+                        ).items()
+                    }
+        except ConfigError as error:  # what the others have done stays
+            console.print(str(error), soft_wrap=True)
+            sections[f"settings {competitor.name}"] = {"failed": str(error)}
+            continue
         played |= results
         sections[f"settings {competitor.name}"] = settings
     return sections | report(played, sizes, config, rates) | {"software": _software() | software}

@@ -270,18 +270,19 @@ class Engine:
         """The slot for a request; None if it has to wait, for a slot or for the one that computes its beginning."""
         beginning = request.prompt[:-1]  # the last token runs with the first step of decoding
         best: _Start | None = None
+        most = -1, -1
         for shard, idle in enumerate(self._idle):
             free = [slot for slot in idle if slot not in sources]
             if not free:
                 continue
             reused, holders = self._tries[shard].match(beginning) if self.reuse else (0, frozenset())
             whole = [slot for slot in free if slot in holders and self._tries[shard].length(slot) <= reused]
-            if reused < LEAST_SHARED and not whole:
+            if reused < LEAST_SHARED and not (whole or holders - written):
                 reused, holders = 0, frozenset()
-            if best is not None:
-                there = best.slot // self._per_shard
-                if (reused, len(idle)) <= (best.reused, len(self._idle[there])):
-                    continue
+            worth = reused if reused >= LEAST_SHARED else 0, len(idle)
+            if worth <= most:
+                continue
+            most = worth
             # In place where nothing is lost, otherwise over what has not been used for the longest time.
             slot = whole[0] if whole else free[0]
             source = slot if slot in holders or not holders else min(holders - written or holders)
