@@ -46,8 +46,8 @@ def watch(params: Params, model: ModelConfig, trajectories: Sequence[Trajectory]
         raise ConfigError(
             f"with the weights of step {version} the sampler and the learner give sampled tokens log-probabilities that are "
             f"{drift.mean:.3g} nats apart on average, more than config.rollout.max_drift={config.rollout.max_drift:g}: "
-            "their policies are not the same, so nothing was learned from these episodes; compute with "
-            "config.model.dtype='float32' to see whether it is rounding, or raise the limit"
+            "their policies are not the same, so nothing was learned from these episodes; in another "
+            "--workdir, compute with config.model.dtype='float32' to see whether it is rounding, or raise the limit"
         )
     return drift
 
