@@ -66,7 +66,7 @@ _POSITIVE: Rule = (lambda x: x > 0), "above 0"
 _SHARE: Rule = (lambda x: 0 <= x <= 1), "between 0 and 1"
 
 RANGES: Mapping[str, Rule] = {
-    "seed": _at_least(0),
+    "seed": ((lambda x: 0 <= x < 2**31), "from 0 to 2147483647"),
     "env.max_turns": _at_least(1),
     "env.workers": _at_least(1),
     "games.train": _at_least(1),

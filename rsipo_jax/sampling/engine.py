@@ -32,7 +32,9 @@ from rsipo_jax.sampling.draw import Drawing
 from rsipo_jax.sampling.prefixes import PrefixTrie
 from rsipo_jax.sampling.programs import NO_TOKEN, Sampled, Slots, copy_prefixes, decode, prefill
 from rsipo_jax.sampling.protocol import Address, Completion, Finish, Request, Work
+from rsipo_jax.sampling.requests import checked
 from rsipo_jax.sampling.reshard import to_sampling_mesh
+from rsipo_jax.validation import ConfigError
 
 MAX_STOPS, MAX_STOP_TOKENS = 8, 8  # stop sequences of a request, and tokens of one
 # Prompts run in pieces of these sizes, filled up with padding, so many together: (tokens, (a few rows, many rows)).
@@ -40,6 +42,7 @@ PIECES = ((16, (4, 16)), (64, (1, 4)), (256, (1, 2)))
 COPIES = (2, 16)  # prefixes copied together, if they are few or many
 LEAST_SHARED = 16  # tokens: to wait for fewer costs more than to compute them
 PATIENCE = 8  # the host looks when one active slot in so many has ended
+HOT = 1e30  # a temperature at which all tokens are equally likely
 
 
 @dataclass
@@ -78,8 +81,9 @@ class Engine:
     ) -> None:
         """`stop_ids` end every completion. `reuse` False computes every prompt from its beginning.
 
-        The slots are rounded up to as many for each part of the mesh that has slots of its own.
+        The slots are rounded up to as many for each part of the mesh that has slots of its own. Raises ConfigError.
         """
+        _check_engine(slots, max_length, stop_ids, seed, config.vocab_size)
         self._shards = mesh.size // mesh.shape[TENSOR]
         self._per_shard = -(-slots // self._shards)
         self.config, self.mesh, self.slots = config, mesh, self._per_shard * self._shards
@@ -120,8 +124,20 @@ class Engine:
                 self._cache = init_cache(self.config, self.slots, self.max_length)
 
     def submit(self, request: Request) -> None:
-        """See `Sampler.submit`."""
-        self._check(request)
+        """See `Sampler.submit`. Raises RuntimeError before there are weights."""
+        if not self._params:
+            raise RuntimeError("there are no weights to answer a request with: load some first")
+        request = checked(
+            request,
+            self.config.vocab_size,
+            self.max_length,
+            MAX_STOPS - len(self.stop_ids),
+            MAX_STOP_TOKENS,
+        )
+        if request.address in self._unanswered:
+            raise ValueError(
+                f"two requests have the address {request.address}: they would be the same sample"
+            )
         self._unanswered.add(request.address)
         self._queue.append(request)
 
@@ -143,51 +159,6 @@ class Engine:
             self._forget()
             self._params = {}
             raise
-
-    def _check(self, request: Request) -> None:
-        """Raises ValueError, in one sentence, for a request that cannot be answered."""
-        n, more, s = len(request.prompt), request.max_new_tokens, request.sampling
-        vocabulary = self.config.vocab_size
-        if request.address in self._unanswered:
-            raise ValueError(
-                f"two requests have the address {request.address}: they would be the same sample"
-            )
-        if more < 1:
-            raise ValueError(f"max_new_tokens={more} asks for nothing: give at least 1")
-        if not 0 < n <= self.max_length - more:
-            raise ValueError(
-                f"a prompt of {n} tokens with {more} new ones does not fit in "
-                f"config.context.max_length={self.max_length}: shorten the prompt or raise that length"
-            )
-        if outside := [int(t) for t in request.prompt if not 0 <= t < vocabulary]:
-            raise ValueError(f"token id {outside[0]} of a prompt is not in the vocabulary of {vocabulary}")
-        for name, value, good, wanted in (
-            ("temperature", s.temperature, 0 <= s.temperature < np.inf, "0 (greedy) or more"),
-            ("top_k", s.top_k, s.top_k >= 0, "0 (all tokens) or more"),
-            ("top_p", s.top_p, 0 < s.top_p <= 1, "a share above 0, at most 1 (all tokens)"),
-            ("min_p", s.min_p, 0 <= s.min_p <= 1, "a share from 0 (all tokens) to 1"),
-            (
-                "min_new_tokens",
-                s.min_new_tokens,
-                0 <= s.min_new_tokens <= more,
-                f"0 to max_new_tokens={more}",
-            ),
-        ):
-            if not good:
-                raise ValueError(f"{name}={value} is not possible: give {wanted}")
-        if len(s.stop) > MAX_STOPS - len(self.stop_ids):
-            raise ValueError(
-                f"{len(s.stop)} stop sequences are too many: give at most {MAX_STOPS - len(self.stop_ids)}"
-            )
-        for stop in s.stop:
-            if not 0 < len(stop) <= MAX_STOP_TOKENS:
-                raise ValueError(
-                    f"the stop sequence {stop} has {len(stop)} tokens: give 1 to {MAX_STOP_TOKENS}"
-                )
-            if unknown := [t for t in stop if not 0 <= t < vocabulary]:
-                raise ValueError(
-                    f"stop id {unknown[0]} is not in the vocabulary of {vocabulary} tokens: it never comes"
-                )
 
     # What comes from the devices.
 
@@ -302,8 +273,10 @@ class Engine:
         rows.room[slot], rows.count[slot], rows.min_count[slot] = request.max_new_tokens, 0, s.min_new_tokens
         rows.tail[slot], rows.stops[slot], rows.address[slot] = NO_TOKEN, stops, request.address
         drawing = rows.drawing
-        drawing.temperature[slot], drawing.top_k[slot] = s.temperature, s.top_k
-        drawing.top_p[slot], drawing.min_p[slot] = s.top_p, s.min_p
+        # What float32 cannot hold or divide by draws like the nearest number that it can.
+        drawing.temperature[slot] = s.temperature and np.clip(s.temperature, 1 / HOT, HOT)
+        drawing.top_k[slot] = min(s.top_k, self.config.vocab_size)
+        drawing.top_p[slot], drawing.min_p[slot] = max(s.top_p, 1 / HOT), s.min_p
         self.work.prompt_tokens += len(request.prompt)
         self.work.reused_tokens += start.reused
 
@@ -385,6 +358,27 @@ def piece_size(tokens: int) -> int:
     fitting = next((size for size in sizes if tokens <= size), sizes[-1])
     smaller = [size for size in sizes if size < fitting]
     return smaller[-1] if smaller and 2 * tokens <= fitting else fitting
+
+
+def _check_engine(slots: int, max_length: int, stop_ids: tuple[int, ...], seed: int, vocabulary: int) -> None:
+    if slots < 1:
+        raise ConfigError(f"config.rollout.slots={slots} leaves no room for a sequence: give at least 1")
+    if max_length < 2:
+        raise ConfigError(
+            f"config.context.max_length={max_length} does not hold a prompt and an answer: give at least 2"
+        )
+    if not 0 <= seed <= np.iinfo(np.int32).max:
+        raise ConfigError(f"config.seed={seed} is out of range: give a value from 0 to 2147483647")
+    if len(stop_ids) > MAX_STOPS:
+        raise ConfigError(
+            f"the tokenizer has {len(stop_ids)} stop ids, of which the sampler knows at most {MAX_STOPS}: "
+            "leave some out of its eos_token_id"
+        )
+    if unknown := [t for t in stop_ids if not 0 <= t < vocabulary]:
+        raise ConfigError(
+            f"stop id {unknown[0]} of the tokenizer is not in the network's vocabulary of {vocabulary} tokens: it never "
+            "comes, so take the tokenizer that belongs to the network"
+        )
 
 
 def _no_rows(slots: int) -> Slots:

@@ -50,7 +50,8 @@ def watch(params: Params, model: ModelConfig, trajectories: Sequence[Trajectory]
             f"with the weights of step {version} the sampler and the learner give the sampled tokens of a row "
             f"log-probabilities that are {worst:.3g} nats apart on average, more than "
             f"config.rollout.max_drift={config.rollout.max_drift:g}: their policies are not the same, so nothing was learned "
-            "from these episodes; compute with config.model.dtype='float32' to see whether it is rounding, or raise the limit"
+            "from these episodes; in another --workdir, compute with config.model.dtype='float32' to see whether it is rounding, "
+            "or raise the limit"
         )
     return drift
 

@@ -18,9 +18,10 @@ from rsipo_jax.models.transformer import Params
 from rsipo_jax.parallel.sharding import sampling_mesh
 from rsipo_jax.sampling import engine as module
 from rsipo_jax.sampling.engine import Engine
-from rsipo_jax.sampling.programs import copy_prefixes, decode
+from rsipo_jax.sampling.programs import STEPS, copy_prefixes, decode
 from rsipo_jax.sampling.protocol import Address, Completion, Request, Sampling, generate
 from rsipo_jax.training.update import logprobs_of
+from rsipo_jax.validation import ConfigError
 from tests.models import reference
 from tests.models.reference import SMALL, make_params
 
@@ -460,6 +461,36 @@ def test_a_cancelled_request_is_answered_once_with_what_it_has() -> None:
         (ask(0, Sampling(stop=((1,) * 9,))), "has 9 tokens: give 1 to 8"),
         (ask(0, Sampling(stop=((1,),) * 9)), "9 stop sequences are too many: give at most 8"),
         (ask(2), "two requests have the address"),
+        # What only the devices, or NumPy on the way to them, would have met: in a poll, in which others are lost.
+        (replace(ask(0), address=(1, 2, 2**31, 0, 0)), "give a tuple of 5 whole numbers of 32 bits"),
+        (replace(ask(0), address=(1, 2, 3)), r"the address \(1, 2, 3\) is not possible"),
+        (replace(ask(0), address=[1, 2, 3, 4, 5]), r"the address \[1, 2, 3, 4, 5\] is not possible"),
+        (replace(ask(0), address=(1, 2, 3.5, 4, 5)), r"the address \(1, 2, 3\.5, 4, 5\) is not possible"),
+        (replace(ask(0), address=None), "the address None is not possible"),
+        (
+            ask(0, prompt=np.zeros((3, 1), np.int32)),
+            "a prompt of 2 dimensions and type int32 is not possible",
+        ),
+        (
+            ask(0, prompt=np.zeros((2, 3), np.int32)),
+            "a prompt of 2 dimensions and type int32 is not possible",
+        ),
+        (ask(0, prompt=np.ones(3)), "a prompt of 1 dimensions and type float64 is not possible"),
+        (replace(ask(0), prompt=[[1], [2, 3]]), "give a list of token ids"),
+        (replace(ask(0), prompt=None), "give a list of token ids"),
+        (replace(ask(0), prompt="abc"), "give a list of token ids"),
+        (ask(0, limit=3.5), r"max_new_tokens=3\.5 is no whole number"),
+        (ask(0, limit=None), "max_new_tokens=None is no whole number"),
+        (ask(0, None), "sampling=None is not possible"),
+        (ask(0, Sampling(None)), "temperature=None is not possible"),
+        (ask(0, Sampling(top_k=2.5)), r"top_k=2\.5 is not possible"),
+        (ask(0, Sampling(top_k=float("inf"))), "top_k=inf is not possible"),
+        (ask(0, Sampling(top_p=None)), "top_p=None is not possible"),
+        (ask(0, Sampling(min_p=float("nan"))), "min_p=nan is not possible"),
+        (ask(0, Sampling(min_new_tokens=1.5)), r"min_new_tokens=1\.5 is not possible"),
+        (ask(0, Sampling(stop=(3, 4))), r"stop=\(3, 4\) is not possible: give a tuple of tuples"),
+        (ask(0, Sampling(stop=None)), "stop=None is not possible"),
+        (ask(0, Sampling(stop=((1.5,),))), r"stop id 1\.5 is not in the vocabulary"),
     ],
 )
 def test_what_cannot_be_answered_is_refused_and_others_do_not_notice(
@@ -467,16 +498,78 @@ def test_what_cannot_be_answered_is_refused_and_others_do_not_notice(
 ) -> None:
     engine = make_engine()
     good = [ask(i) for i in range(4)]
-    engine.submit(good[2])
-    engine.poll()
+    engine.submit(replace(good[2], max_new_tokens=MAX_NEW + STEPS))  # more than a look
+    done = list(engine.poll())
     with pytest.raises(ValueError, match=sentence) as error:
         engine.submit(request_)
     assert "\n" not in str(error.value)
-    done = []
     while not done:
         done = list(engine.poll())
-    assert tokens(done) == [usual()[2].tokens.tolist()]
+    assert [t[:MAX_NEW] for t in tokens(done)] == tokens(usual()[2:3])
     assert tokens(generate(engine, good)) == tokens(usual())
+
+
+def test_any_list_of_whole_numbers_is_a_prompt_and_is_the_request_s_own() -> None:
+    wanted = usual()[1]
+    for prompt in (PROMPTS[1].tolist(), PROMPTS[1].astype(np.int64), PROMPTS[1].astype(np.uint8)):
+        assert tokens(generate(make_engine(), [replace(ask(1), prompt=prompt)])) == tokens([wanted])
+    engine, buffer = make_engine(), PROMPTS[1].copy()
+    engine.submit(ask(1, limit=STEPS + 1, prompt=buffer))
+    assert not engine.poll()
+    buffer[:] = PROMPTS[1][::-1]  # a caller that writes its next prompt into the same array
+    assert engine.poll()
+    assert tokens(generate(engine, [ask(2, prompt=buffer)])) == tokens(
+        generate(make_engine(), [ask(2, prompt=buffer)])
+    )
+
+
+@pytest.mark.parametrize(
+    ("extreme", "plain"),
+    [
+        (Sampling(1e-50), Sampling(1e-6)),
+        (Sampling(1e-39, min_p=0.1), Sampling(1e-6)),
+        (Sampling(3e38, top_k=3), Sampling(1e6, top_k=3)),
+        (Sampling(1e39), Sampling(1e6)),
+        (Sampling(top_p=1e-50), Sampling(top_p=1e-6)),
+        (Sampling(top_k=2**31), Sampling()),
+    ],
+    ids=str,
+)
+def test_numbers_beyond_float32_draw_like_the_nearest_within(extreme: Sampling, plain: Sampling) -> None:
+    made, wanted = (generate(make_engine(), [ask(i, s) for i in range(4)]) for s in (extreme, plain))
+    assert tokens(made) == tokens(wanted)
+    for a, b in zip(made, wanted, strict=True):
+        np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-4)
+
+
+def test_requests_wait_for_weights_outside_of_the_engine() -> None:
+    engine = Engine(MODEL, sampling_mesh(1), 1, MAX_LENGTH, (), 0)
+    assert engine.poll() == []
+    with pytest.raises(RuntimeError, match="there are no weights to answer a request with"):
+        engine.submit(ask(0))
+    engine.load(params(), 0)
+    assert tokens(generate(engine, [ask(0)])) == tokens(usual()[:1])
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"slots": 0}, r"config\.rollout\.slots=0 leaves no room"),
+        ({"max_length": 1}, r"config\.context\.max_length=1 does not hold"),
+        ({"seed": 2**31}, r"config\.seed=2147483648 is out of range"),
+        ({"stop_ids": tuple(range(9))}, "the tokenizer has 9 stop ids"),
+        (
+            {"stop_ids": (3, MODEL.vocab_size)},
+            "stop id 61 of the tokenizer is not in the network's vocabulary",
+        ),
+    ],
+    ids=str,
+)
+def test_an_engine_that_could_not_answer_is_not_made(change: dict[str, Any], sentence: str) -> None:
+    usual = {"slots": 1, "max_length": 2, "stop_ids": (), "seed": 0}
+    Engine(MODEL, sampling_mesh(1), **usual)
+    with pytest.raises(ConfigError, match=sentence):
+        Engine(MODEL, sampling_mesh(1), **usual | change)
 
 
 def test_a_prompt_that_just_fits_is_sampled_and_no_request_gives_nothing() -> None:
