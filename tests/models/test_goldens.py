@@ -22,7 +22,8 @@ from rsipo_jax.models.huggingface import load_params, read_config
 from rsipo_jax.models.transformer import ModelConfig, Params, hidden_states, init_params, rope_frequencies
 from rsipo_jax.models.vocabulary import logits
 from rsipo_jax.parallel.sharding import sampling_mesh
-from rsipo_jax.sampling.sampler import Request, Sampler
+from rsipo_jax.sampling.engine import Engine
+from rsipo_jax.sampling.protocol import Request, Sampling, generate
 from rsipo_jax.text.tokenizer import load_tokenizer
 
 HERE = Path(__file__).parent
@@ -89,10 +90,11 @@ def our_continuations(
     prompts = rows_of(expected["prompts"], expected["prompt_lengths"])
     new = expected["continuations"].shape[1]
     longest = max(map(len, prompts)) + new
-    sampler = Sampler(config, sampling_mesh(1), len(prompts), longest, new, stop_ids, seed=0)
-    sampler.load(params)
-    requests = [Request(i, prompt, (0, 0, 0, i, 0), new) for i, prompt in enumerate(prompts)]
-    out = [completion.tokens for completion in sampler.generate(requests, temperature=0.0)]
+    engine = Engine(config, sampling_mesh(1), len(prompts), longest, stop_ids, seed=0)
+    engine.load(params, 0)
+    greedy = Sampling(temperature=0.0)
+    requests = [Request(prompt, (0, 0, 0, i, 0), new, greedy) for i, prompt in enumerate(prompts)]
+    out = [completion.tokens for completion in generate(engine, requests)]
     return np.stack([np.pad(tokens, (0, new - len(tokens)), constant_values=-1) for tokens in out])
 
 

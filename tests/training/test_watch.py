@@ -86,9 +86,9 @@ def test_in_float32_there_is_only_rounding_however_tokens_are_drawn(
     # All acting tokens of the sound episodes are compared, at temperature 1; the skills, written later, are not.
     assert drift.tokens == acted(played) > 40
     assert 0 < drift.mean <= drift.largest < 2e-5 and drift.mean < 5e-6
-    assert watch.watch(make_params(model), model, played, rolling(rollout__watch_rows=2)).tokens == acted(
-        [t for t in played if not t.void][:2]
-    )
+    sound = [t for t in played if not t.void]  # a conversation is one row
+    few = watch.watch(make_params(model), model, played, rolling(rollout__watch_rows=2))
+    assert few.tokens == acted([sound[0], sound[-1]])
 
 
 @pytest.mark.slow  # to compile
