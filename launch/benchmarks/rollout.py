@@ -11,10 +11,9 @@ from __future__ import annotations
 import json
 import math
 import os
-import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +26,7 @@ from rich.console import Console
 
 from benchmarks import limits
 from benchmarks.alfworld import GENERATED
+from benchmarks.pipes import Ask, answering
 from benchmarks.recording import Loop, record, summary
 from benchmarks.rollout_workers import episodes
 from benchmarks.rollout_workers.episodes import Name, Played, Recording, Turn
@@ -95,7 +95,6 @@ COMPETITORS = (
     ),
 )
 
-Ask = Callable[[Mapping[str, Any]], dict[str, Any]]  # a request to a worker -> its answer
 Sections = dict[str, dict[str, Any]]
 
 
@@ -294,43 +293,18 @@ def play_theirs(
     return results, settings
 
 
-@contextmanager
-def worker(competitor: Competitor, python: Path) -> Iterator[Ask]:
+def worker(competitor: Competitor, python: Path) -> AbstractContextManager[Ask]:
     """The competitor's script as a process of `python`. Raises ConfigError when it ends early, with its last words."""
     flag = f"--{competitor.name}={python}"
-    with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
-        try:
-            process = subprocess.Popen(
-                [str(python), str(WORKERS / competitor.worker)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, encoding="utf-8",
-                env=os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": ""},
-            )  # fmt: skip
-        except OSError as error:
-            raise ConfigError(
-                f"{flag} cannot be run ({error.strerror}): {competitor.install}, and name its Python"
-            ) from error
-        with process:
-            assert process.stdin and process.stdout
-            stdin, stdout = process.stdin, process.stdout
-
-            def ask(request: Mapping[str, Any]) -> dict[str, Any]:
-                try:
-                    print(json.dumps(request), file=stdin, flush=True)
-                    return json.loads(stdout.readline())
-                except (BrokenPipeError, json.JSONDecodeError) as error:
-                    process.wait()
-                    errors.seek(0)
-                    lines = [line.strip() for line in errors if line.strip()]
-                    last = lines[-1] if lines else f"exit {process.returncode}"
-                    raise ConfigError(
-                        f"{competitor.name} ended early ({last}): {flag} must be a Python made by "
-                        f"{competitor.install}, with memory for the network"
-                    ) from error
-
-            try:
-                yield ask
-            finally:
-                stdin.close()
+    return answering(
+        [str(python), str(WORKERS / competitor.worker)],
+        lambda reason: f"{flag} cannot be run ({reason}): {competitor.install}, and name its Python",
+        lambda last: (
+            f"{competitor.name} ended early ({last}): {flag} must be a Python made by "
+            f"{competitor.install}, with memory for the network"
+        ),
+        os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": ""},
+    )
 
 
 # Nobody measures a broken engine

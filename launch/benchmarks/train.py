@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -25,6 +24,7 @@ import jaxlib
 import numpy as np
 from rich.console import Console
 
+from benchmarks.pipes import Ask, answering
 from rsipo_jax.config import LossConfig
 from rsipo_jax.methods.method import Credit
 from rsipo_jax.models.huggingface import load_params, read_config
@@ -162,9 +162,6 @@ class Work:
     rows: Rows
     scores: TokenScores
     credit: Credit
-
-
-Ask = Callable[[Mapping[str, Any]], dict[str, Any]]  # a request to torch_step.py -> its answer
 
 
 def measure(torch: str, console: Console) -> dict[str, dict[str, Any]]:
@@ -392,39 +389,15 @@ def utilization(flops_per_s: float) -> dict[str, Any]:
     return {"device": kind, "model_tflop_per_s": flops_per_s / 1e12, **mfu}
 
 
-@contextmanager
-def torch_worker(python: Path) -> Iterator[Ask]:
+def torch_worker(python: Path) -> AbstractContextManager[Ask]:
     """torch_step.py as a process of `python`. Raises ConfigError when it ends early, with its last words."""
-    with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
-        try:
-            process = subprocess.Popen(
-                [str(python), "-P", str(TORCH_STEP)],  # -P: its folder holds a module named as one it may import
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, encoding="utf-8",
-            )  # fmt: skip
-        except OSError as error:
-            raise ConfigError(
-                f"--torch={python} cannot be run ({error.strerror}): name a Python with torch and transformers"
-            ) from error
-        with process:
-            assert process.stdin and process.stdout
-            stdin, stdout = process.stdin, process.stdout
-
-            def ask(request: Mapping[str, Any]) -> dict[str, Any]:
-                try:
-                    print(json.dumps(request), file=stdin, flush=True)
-                    return json.loads(stdout.readline())
-                except (BrokenPipeError, json.JSONDecodeError) as error:
-                    process.wait()
-                    errors.seek(0)
-                    last = (
-                        [line.strip() for line in errors if line.strip()] or [f"exit {process.returncode}"]
-                    )[-1]
-                    raise ConfigError(
-                        f"torch's step ended early ({last}): --torch={python} must be a Python with torch and "
-                        "transformers, and memory for the network"
-                    ) from error
-
-            try:
-                yield ask
-            finally:
-                stdin.close()
+    return answering(
+        [str(python), "-P", str(TORCH_STEP)],  # -P: its folder holds a module named as one it may import
+        lambda reason: (
+            f"--torch={python} cannot be run ({reason}): name a Python with torch and transformers"
+        ),
+        lambda last: (
+            f"torch's step ended early ({last}): --torch={python} must be a Python with torch and "
+            "transformers, and memory for the network"
+        ),
+    )

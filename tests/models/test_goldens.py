@@ -107,8 +107,7 @@ def test_logits_equal_torchs(name: str, batch: Batch, scan_layers: bool) -> None
 @pytest.mark.parametrize("name", NAMES)
 def test_greedy_continuations_equal_transformers(name: str) -> None:
     config, expected = read_config(GOLDENS / name, "float32", scan_layers=True), golden(name)
-    never = ()
-    ours = our_continuations(load_params(GOLDENS / name, config), config, expected, never)
+    ours = our_continuations(load_params(GOLDENS / name, config), config, expected, stop_ids=())
     np.testing.assert_array_equal(ours, expected["continuations"])
 
 
