@@ -68,10 +68,12 @@ def next_token(
     token: Array,
     lengths: Array,
     step: Array,
+    slots: Array | None = None,
 ) -> tuple[Fresh, Array]:
-    """One more token int32 [slots] for every slot: its keys and values, at `step` of `fresh`, and its hidden state [slots, D].
+    """One more token int32 [n] a row: its keys and values, at `step` of `fresh`, and its hidden state [n, D].
 
-    A slot's sequence is its first `lengths` positions in the cache, then `step` tokens in `fresh`, then this one.
+    Rows and slots as in `attend_cached`. A row's sequence is the first `lengths` positions of its slot, then `step` tokens
+    in `fresh`, then this one.
     """
     fresh, room = Fresh(list(fresh.keys), list(fresh.values)), fresh.values[0].shape[2]
     seen = jnp.broadcast_to(jnp.arange(room) <= step, (len(token), 1, room))
@@ -80,7 +82,7 @@ def next_token(
         k, v = as_cached(k, v)
         k = fresh.keys[layer] = lax.dynamic_update_slice_in_dim(fresh.keys[layer], k, step, axis=3)
         v = fresh.values[layer] = lax.dynamic_update_slice_in_dim(fresh.values[layer], v, step, axis=2)
-        return attend_cached(q, cache.keys[layer], cache.values[layer], lengths, k, v, seen)
+        return attend_cached(q, cache.keys[layer], cache.values[layer], lengths, k, v, seen, slots)
 
     hidden = _forward(params, config, token[:, None], (lengths + step)[:, None], attend)
     return fresh, hidden[:, 0]

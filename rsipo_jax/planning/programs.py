@@ -157,7 +157,7 @@ def sampler_programs(
             _traced(WRITE, mesh, n * size, 1.0, programs._put.trace(cache, fresh, whole(n), whole(n), whole(n))),
             _traced(
                 DECODE, mesh, slots * programs.STEPS, _columns(work.longest_tokens, length),
-                programs.decode.trace(params, model, cache, rows_of, whole(), whole()),
+                programs.decode.trace(params, model, cache, None, rows_of, whole(), whole()),
                 programs.STEPS,
             ),
         ]  # fmt: skip

@@ -1,6 +1,6 @@
 """The records of a run: JSON lines are the truth, TensorBoard is a view of them.
 
-    config.json       the configuration, written once
+    config.json       the configuration
     log.jsonl         one line a completed RL step: step, metrics by name, "seconds", "tokens_per_second"
     episodes.jsonl    one line an episode
     skills.jsonl      one line a skill
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, SupportsFloat
 
@@ -44,13 +44,17 @@ class RunLog:
 
     @classmethod
     def open(
-        cls, workdir: str | os.PathLike[str], config: Mapping[str, Any], resume_step: int | None = None
+        cls,
+        workdir: str | os.PathLike[str],
+        config: Mapping[str, Any],
+        resume_step: int | None = None,
+        changeable: Collection[str] = (),
     ) -> RunLog:
         """Opens the records of a run in `workdir` (created when absent).
 
         `resume_step` None starts a run: ValueError if the folder already holds records. `resume_step` n
         continues one from its checkpoint of step n: records of later steps are dropped; ValueError if the log
-        does not reach step n or `config` differs from config.json.
+        does not reach step n or `config` differs from config.json, but for the `changeable` keys (as "a.b").
         """
         folder = Path(workdir)
         folder.mkdir(parents=True, exist_ok=True)
@@ -58,11 +62,12 @@ class RunLog:
         board = str(folder / "tensorboard")
         if resume_step is None:
             _refuse_records(folder)
-            replace_file(folder / "config.json", [(json.dumps(config, indent=2) + "\n").encode("ascii")])
+            _write_config(folder, config)
             return cls(folder, 0, SummaryWriter(board))
-        _check_config(folder / "config.json", config)
+        _check_config(folder / "config.json", config, changeable)
         _check_reaches(folder / "log.jsonl", resume_step)
         truncate(folder, resume_step)
+        _write_config(folder, config)
         # purge_step makes TensorBoard hide what the interrupted run wrote beyond the checkpoint.
         return cls(folder, resume_step, SummaryWriter(board, purge_step=resume_step + 1))
 
@@ -206,11 +211,15 @@ def _refuse_records(folder: Path) -> None:
         )
 
 
-def _check_config(path: Path, config: Mapping[str, Any]) -> None:
+def _write_config(folder: Path, config: Mapping[str, Any]) -> None:
+    replace_file(folder / "config.json", [(json.dumps(config, indent=2) + "\n").encode("ascii")])
+
+
+def _check_config(path: Path, config: Mapping[str, Any], changeable: Collection[str]) -> None:
     if not path.exists():
         raise ValueError(f"{path} does not exist: there is no run to resume there, so start one")
     recorded, given = dict(leaves(json.loads(path.read_text()))), dict(leaves(config))
-    for key in sorted(recorded.keys() | given.keys()):
+    for key in sorted((recorded.keys() | given.keys()) - set(changeable)):
         if recorded.get(key) != given.get(key):
             raise ValueError(
                 f"{key} is {given.get(key)!r}, but the run in {path.parent} was started with "

@@ -42,6 +42,10 @@ PIECES = ((16, (4, 16)), (64, (1, 4)), (256, (1, 2)))
 COPIES = (2, 16)  # prefixes copied together, if they are few or many
 LEAST_SHARED = 16  # tokens: to wait for fewer costs more than to compute them
 PATIENCE = 8  # the host looks when one active slot in so many has ended
+SHARES, LEAST_ROWS = (
+    (4, 2),
+    8,
+)  # when few slots are active, a quarter or half of all decode, if these are so many rows
 HOT = 1e30  # a temperature at which all tokens are equally likely
 
 
@@ -153,8 +157,8 @@ class Engine:
             dropped = self._drop_cancelled()
             with jax.set_mesh(self.mesh):
                 self._admit()
-                sampled = self._advance()
-            return [*dropped, *(self._collect(sampled) if sampled else ())]
+                advanced = self._advance()
+            return [*dropped, *(self._collect(*advanced) if advanced else ())]
         except BaseException:  # out of memory, Ctrl-C: half of a round must not look like a whole one
             self._forget()
             self._params = {}
@@ -162,24 +166,27 @@ class Engine:
 
     # What comes from the devices.
 
-    def _collect(self, sampled: Sampled) -> Iterable[Completion]:
-        """Waits for the tokens under way; completions of the slots that have ended."""
+    def _collect(self, sampled: Sampled, decoded: np.ndarray) -> Iterable[Completion]:
+        """Waits for the tokens under way; completions of the slots that have ended. Row i is of slot decoded[i]."""
         tokens, logprobs, raw = map(np.asarray, (sampled.tokens, sampled.logprobs, sampled.raw_logprobs))
         counts, stopped = np.asarray(sampled.counts), np.asarray(sampled.stopped)
         self.work.sampled_tokens += int(counts.sum())
-        self.work.slot_steps += int(counts.max()) * self.slots
+        self.work.slot_steps += int(counts.max()) * len(decoded)
         rows = self._rows
-        for array, change in ((rows.length, counts), (rows.room, -counts), (rows.count, counts)):
-            np.add(array, change, out=array)
-        for slot, active in list(self._active.items()):
-            n = counts[slot]
-            active.tokens.append(tokens[slot, :n])
-            active.logprobs.append(logprobs[slot, :n])
-            active.raw_logprobs.append(raw[slot, :n])
-            rows.token[slot] = tokens[slot, n - 1]
-            rows.tail[slot] = np.concatenate([rows.tail[slot], tokens[slot, :n]])[-MAX_STOP_TOKENS:]
-            if stopped[slot] or not rows.room[slot]:
-                yield self._end(slot, "stop" if stopped[slot] else "length")
+        for row, slot in enumerate(decoded.tolist()):
+            if (active := self._active.get(slot)) is None:
+                continue
+            n = counts[row]
+            active.tokens.append(tokens[row, :n])
+            active.logprobs.append(logprobs[row, :n])
+            active.raw_logprobs.append(raw[row, :n])
+            rows.length[slot] += n
+            rows.room[slot] -= n
+            rows.count[slot] += n
+            rows.token[slot] = tokens[row, n - 1]
+            rows.tail[slot] = np.concatenate([rows.tail[slot], tokens[row, :n]])[-MAX_STOP_TOKENS:]
+            if stopped[row] or not rows.room[slot]:
+                yield self._end(slot, "stop" if stopped[row] else "length")
             elif active.request.address in self._cancelled:
                 yield self._end(slot, "cancelled")
 
@@ -334,16 +341,30 @@ class Engine:
             )
             by_shard = [own[rows:] for own in by_shard]
 
-    def _advance(self) -> Sampled | None:
-        """Starts the next tokens of all active slots."""
+    def _advance(self) -> tuple[Sampled, np.ndarray] | None:
+        """Starts the next tokens of all active slots; with them the slot of every row, -1 for padding."""
         if not self._active:
             return None
+        by_shard = [
+            [slot for slot in self._slots_of(shard) if slot in self._active] for shard in range(self._shards)
+        ]
+        most = max(map(len, by_shard))
+        sizes = (self._per_shard // share for share in SHARES)
+        size = next((n for n in sizes if n >= max(most, LEAST_ROWS)), self._per_shard)
+        if size == self._per_shard:  # read in place
+            decoded, slots = np.arange(self.slots), None
+            rows = jax.tree.map(np.copy, self._rows)  # the program may read them while the next ones are made
+        else:
+            decoded = np.asarray([[*own, *[-1] * (size - len(own))] for own in by_shard]).reshape(-1)
+            padding = decoded < 0
+            slots = np.where(padding, self._per_shard, decoded % self._per_shard).astype(np.int32)
+            rows = jax.tree.map(lambda a: a[decoded], self._rows)
+            rows.room[padding] = 0
         enough = max(1, len(self._active) // PATIENCE)
-        rows = jax.tree.map(np.copy, self._rows)  # the program may read them while the next ones are made
         self._cache, sampled = decode(
-            self._params, self.config, self._cache, rows, np.int32(self.seed), np.int32(enough)
+            self._params, self.config, self._cache, slots, rows, np.int32(self.seed), np.int32(enough)
         )
-        return sampled
+        return sampled, decoded
 
     def _trie(self, slot: int) -> PrefixTrie:
         return self._tries[slot // self._per_shard]

@@ -26,26 +26,26 @@ Array = jax.Array
 
 @struct.dataclass
 class Slots:
-    """What the host knows of each slot, [slots]; rows that do not decode have `room` 0. NumPy arrays on the host."""
+    """What the host knows of n slots; those that do not decode have `room` 0. NumPy arrays on the host."""
 
     token: Any  # int32, the last one, which has not been run through the network
     length: Any  # int32, positions in the cache
     room: Any  # int32, tokens it may still get
     count: Any  # int32, tokens it has got
     min_count: Any  # int32, tokens before anything stops it
-    tail: Any  # int32 [slots, L], the last tokens it has got, the newest one last
-    stops: Any  # int32 [slots, J, L], sequences that end it, NO_TOKEN in front
-    address: Any  # int32 [slots, 5], of its draws
+    tail: Any  # int32 [n, L], the last tokens it has got, the newest one last
+    stops: Any  # int32 [n, J, L], sequences that end it, NO_TOKEN in front
+    address: Any  # int32 [n, 5], of its draws
     drawing: Drawing
 
 
 @struct.dataclass
 class Sampled:
-    tokens: Array  # int32 [slots, STEPS]
-    logprobs: Array  # float32 [slots, STEPS], of the distributions that were drawn from
-    raw_logprobs: Array  # float32 [slots, STEPS]
-    counts: Array  # int32 [slots]
-    stopped: Array  # bool [slots]
+    tokens: Array  # int32 [n, STEPS]
+    logprobs: Array  # float32 [n, STEPS], of the distributions that were drawn from
+    raw_logprobs: Array  # float32 [n, STEPS]
+    counts: Array  # int32 [n]
+    stopped: Array  # bool [n]
 
 
 def prefill(
@@ -88,20 +88,21 @@ def decode(
     params: Params,
     config: ModelConfig,
     cache: KVCache,
-    slots: Slots,
+    slots: Array | None,
+    rows: Slots,
     seed: Array,
     enough: Array,
 ) -> tuple[KVCache, Sampled]:
-    """Samples for all slots with room until `enough` of them have ended, at most STEPS tokens each.
+    """Samples for all rows with room until `enough` of them have ended, at most STEPS tokens each.
 
-    A slot ends with a stop sequence or when its room is used up. Draws are addressed by the seed, the
-    slot's address and its count.
+    Row i continues slot slots[i], as in `attend_cached`; None: the rows are all slots. A row ends with a stop sequence or
+    when its room is used up. Draws are addressed by the seed, the row's address and its count.
     """
-    slots = jax.tree.map(_by_rows, slots)
-    n = len(slots.token)
-    running = slots.room > 0
-    lengths = jnp.where(running, slots.length, 0)
-    keys = _keys(seed, slots.address)
+    rows, slots = jax.tree.map(_by_rows, (rows, slots))
+    n = len(rows.token)
+    running = rows.room > 0
+    lengths = jnp.where(running, rows.length, 0)
+    keys = _keys(seed, rows.address)
     empty = Sampled(
         jnp.zeros((n, STEPS), jnp.int32), jnp.zeros((n, STEPS)), jnp.zeros((n, STEPS)),
         jnp.zeros(n, jnp.int32), jnp.zeros(n, bool),
@@ -113,17 +114,17 @@ def decode(
 
     def advance(state: tuple) -> tuple:
         step, fresh, token, tail, active, out = state
-        fresh, hidden = next_token(params, config, cache, fresh, token, lengths, step)
+        fresh, hidden = next_token(params, config, cache, fresh, token, lengths, step, slots)
         raw = logits(params, config, hidden)
-        early = active & (slots.count + step < slots.min_count)
-        scores = lax.cond(jnp.any(early), lambda z: _without_stops(z, slots.stops, early), lambda z: z, raw)
+        early = active & (rows.count + step < rows.min_count)
+        scores = lax.cond(jnp.any(early), lambda z: _without_stops(z, rows.stops, early), lambda z: z, raw)
         uniform = jax.vmap(lambda key, i: jax.random.uniform(jax.random.fold_in(key, i)))(
-            keys, slots.count + step
+            keys, rows.count + step
         )
-        drawn = draw(raw, scores, slots.drawing, uniform)
+        drawn = draw(raw, scores, rows.drawing, uniform)
         token = jnp.where(active, drawn.token, 0)
         tail = jnp.concatenate([tail[:, 1:], token[:, None]], axis=1)
-        stopped = active & ~early & _ends_with(tail, slots.stops)
+        stopped = active & ~early & _ends_with(tail, rows.stops)
         out = Sampled(
             out.tokens.at[:, step].set(token),
             out.logprobs.at[:, step].set(jnp.where(active, drawn.logprob, 0.0)),
@@ -131,12 +132,12 @@ def decode(
             out.counts + active,
             out.stopped | stopped,
         )
-        return step + 1, fresh, token, tail, active & ~stopped & (step + 1 < slots.room), out
+        return step + 1, fresh, token, tail, active & ~stopped & (step + 1 < rows.room), out
 
-    start = jnp.int32(0), init_fresh(config, n, STEPS), slots.token, slots.tail, running, empty
+    start = jnp.int32(0), init_fresh(config, n, STEPS), rows.token, rows.tail, running, empty
     _, fresh, *_, out = lax.while_loop(go_on, advance, start)
     # Every token that was run is written: all that were sampled but the last, and the one before them.
-    return write(cache, fresh, slots.length, out.counts), out
+    return write(cache, fresh, rows.length, out.counts, slots), out
 
 
 def _keys(seed: Array, addresses: Array) -> Array:
@@ -152,7 +153,7 @@ def _by_rows(a: Array) -> Array:
 
 
 def _ends_with(tail: Array, stops: Array) -> Array:
-    """Whether a stop sequence stands at the end of the tail, bool [slots]."""
+    """Whether a stop sequence stands at the end of the tail, bool [n]."""
     same = (stops == tail[:, None, :]) | (stops == NO_TOKEN)
     return jnp.any(jnp.all(same, axis=-1) & (stops[..., -1] != NO_TOKEN), axis=-1)
 

@@ -194,6 +194,7 @@ def _open_log(config: Config, workdir: Path, checkpoints: Checkpoints) -> RunLog
             f"{workdir} holds checkpoints without the records of their run: choose another --workdir, or delete them"
         )
     try:
-        return RunLog.open(workdir, settings, resume_step=(checkpoints.latest() or 0) if started else None)
+        resume_step = (checkpoints.latest() or 0) if started else None
+        return RunLog.open(workdir, settings, resume_step, changeable=("rollout.max_drift",))
     except ValueError as error:
         raise ConfigError(str(error)) from error

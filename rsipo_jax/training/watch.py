@@ -51,7 +51,7 @@ def watch(params: Params, model: ModelConfig, trajectories: Sequence[Trajectory]
             f"log-probabilities that are {worst:.3g} nats apart on average, more than "
             f"config.rollout.max_drift={config.rollout.max_drift:g}: their policies are not the same, so nothing was learned "
             "from these episodes; in another --workdir, compute with config.model.dtype='float32' to see whether it is rounding, "
-            "or raise the limit"
+            "or raise the limit, with which this run goes on"
         )
     return drift
 

@@ -326,6 +326,19 @@ def test_a_turn_computes_its_new_tokens_alone() -> None:
         np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-4)
 
 
+def test_idle_slots_do_not_decode_when_few_are_active() -> None:
+    engine = make_engine(32)
+    few = generate(engine, [ask(i, limit=1) for i in range(3)])
+    assert engine.work.slot_steps == 8  # a quarter
+    half = generate(engine, [ask(i, limit=1) for i in range(9)])
+    assert engine.work.slot_steps == 8 + 16
+    whole = generate(engine, [ask(i, limit=1) for i in range(17)])
+    assert engine.work.slot_steps == 8 + 16 + 32
+    assert tokens(few) == tokens(half[:3]) and tokens(half) == tokens(whole[:9])
+    # They go on in their own slots.
+    assert tokens(generate(engine, [ask(i) for i in range(4)])) == tokens(usual())
+
+
 def test_members_of_a_group_compute_their_prompt_once() -> None:
     engine, prompt = make_engine(), PROMPTS[2]
     group = [Request(prompt, (1, 2, 2, member, 5), MAX_NEW) for member in range(5)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 from pathlib import Path
 
@@ -77,6 +78,13 @@ def test_other_settings_in_the_same_workdir_are_refused(finished: Path) -> None:
     other = dataclasses.replace(config(), method="grpo")
     with pytest.raises(ConfigError, match=r"method is 'grpo', but the run in .* was started with 'rsipo'"):
         loop.run(other, finished)
+
+
+def test_a_run_goes_on_with_another_limit_of_drift(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "run")
+    loop.run(config(**{"rollout.max_drift": 0.5}), tmp_path / "run")
+    assert json.loads((tmp_path / "run/config.json").read_text())["rollout"]["max_drift"] == 0.5
+    assert records(tmp_path / "run", "log.jsonl") == records(finished, "log.jsonl")
 
 
 def test_grpo_logs_the_same_but_for_skills(finished: Path, tmp_path: Path) -> None:
