@@ -41,11 +41,11 @@ class Loop:
 
     tasks: int = 16
     rollouts: int = 8  # of each task
-    turns: int = 3  # an episode has at most
-    median: int = 20  # tokens of a response
+    turns: int = 2  # an episode has at most; the first ones, so that all engines are through in half an hour
+    median: int = 14  # tokens of a response
     spread: float = 0.6  # standard deviation of its logarithm
     shortest: int = 8
-    longest: int = 40
+    longest: int = 24
     vocabulary: int = 4096  # of the tokenizer, trained on the texts themselves
 
 

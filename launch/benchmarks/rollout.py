@@ -409,9 +409,9 @@ def report(
                 ratios[f"{part} {engine}"] = took.seconds / ours.seconds
                 ratios[f"{part} {engine} per cpu_s"] = took.cpu_seconds / ours.cpu_seconds
     bandwidth = limits.read_bandwidth()
+    # Of JAX or torch, in either dtype: what the machine can do in the way that suits it best.
     flop_rate = {
-        rows: max(rate for name, rate in rates.items() if name.endswith(f"bfloat16_{rows}_rows"))
-        for rows in ROWS
+        rows: max(rate for name, rate in rates.items() if name.endswith(f"_{rows}_rows")) for rows in ROWS
     }
     step = limits.decode_step(config, sizes.batch, sizes.prompt + sizes.new / 2)
     prompts = limits.prefill(config, sizes.batch, sizes.prompt)

@@ -133,7 +133,7 @@ def sampler_programs(
     """prefill and write (a call's worth of the usual piece of a prompt) and decode, on a process's sampling mesh."""
     length, pieces = config.context.max_length, usual_pieces(work)
     size = max(size for _, size in pieces)
-    _, rows = dict(engine.PIECES)[size]
+    rows = dict(engine.PIECES)[size][-1]
     with jax.set_mesh(mesh):
         params = _laid_out(
             jax.eval_shape(lambda p: serving_params(p, model), abstract_params(model, config.lora)), mesh
@@ -164,10 +164,10 @@ def sampler_programs(
 
 
 def usual_pieces(work: Workload) -> list[tuple[int, int]]:
-    """The pieces in which the tokens of a usual prompt run that no slot holds: (where it begins, size with padding)."""
+    """Pieces in which the tokens of a usual prompt that no slot holds run beside others: (where it begins, size with padding)."""
     at, pieces = work.prompt_tokens - work.new_tokens, []
     while at < work.prompt_tokens:
-        pieces.append((at, engine.piece_size(work.prompt_tokens - at)))
+        pieces.append((at, engine.piece_size(work.prompt_tokens - at, engine.SIDE_BY_SIDE)))
         at += pieces[-1][1]
     return pieces
 

@@ -37,9 +37,13 @@ from rsipo_jax.sampling.reshard import to_sampling_mesh
 from rsipo_jax.validation import ConfigError
 
 MAX_STOPS, MAX_STOP_TOKENS = 8, 8  # stop sequences of a request, and tokens of one
-# Prompts run in pieces of these sizes, filled up with padding, so many together: (tokens, (a few rows, many rows)).
-PIECES = ((16, (4, 16)), (64, (1, 4)), (256, (1, 2)))
-COPIES = (2, 16)  # prefixes copied together, if they are few or many
+# Prompts run in pieces of these sizes, filled up with padding, so many together: (tokens, rows).
+PIECES = ((16, (4, 16)), (64, (1, 4, 8)), (256, (1, 2)))
+SIDE_BY_SIDE = (
+    4  # prompts that fill the device together in middling pieces: these pad less, and attend to less at once
+)
+CALL = 100  # tokens: what a call costs beside those of its rows
+COPIES = (2, 16)  # prefixes copied together
 LEAST_SHARED = 16  # tokens: to wait for fewer costs more than to compute them
 PATIENCE = 8  # the host looks when one active slot in so many has ended
 SHARES, LEAST_ROWS = (
@@ -288,7 +292,7 @@ class Engine:
         self.work.reused_tokens += start.reused
 
     def _copy(self, starts: Sequence[_Start]) -> None:
-        for part, rows in self._tiles(starts, *COPIES):
+        for part, rows in self._tiles(starts, COPIES, self.max_length):
             sources, targets, lengths = np.zeros((3, self._shards, rows), np.int32)
             targets[:] = self._per_shard  # out of range: padding
             for shard, i, start in part:
@@ -298,43 +302,47 @@ class Engine:
 
     def _prefill(self, starts: Iterable[_Start]) -> None:
         """Runs what each slot does not hold of its prompt, but for the last token."""
-        left = {start.slot: (start.reused, start.request.prompt[:-1]) for start in starts}
-        while left := {slot: (at, prompt) for slot, (at, prompt) in left.items() if at < len(prompt)}:
-            by_size: dict[int, list[int]] = {}
-            for slot, (at, prompt) in left.items():
-                by_size.setdefault(piece_size(len(prompt) - at), []).append(slot)
-            for size, slots in by_size.items():
-                self._prefill_pieces(size, slots, left)
-            for slot, (at, prompt) in left.items():
-                left[slot] = at + piece_size(len(prompt) - at), prompt
+        prompts = {start.slot: start.request.prompt[:-1] for start in starts}
+        at = {start.slot: start.reused for start in starts}
+        while left := {
+            slot: len(prompt) - at[slot] for slot, prompt in prompts.items() if at[slot] < len(prompt)
+        }:
+            # The longest first, a call at a time: so short ends meet, and all are done together.
+            sizes = {slot: piece_size(tokens, len(left)) for slot, tokens in left.items()}
+            size = max(sizes.values())
+            slots = sorted((slot for slot in left if sizes[slot] == size), key=lambda slot: -left[slot])
+            part, rows = next(iter(self._tiles(slots, dict(PIECES)[size], size)))
+            self._prefill_pieces(
+                [(shard, i, slot, at[slot], prompts[slot]) for shard, i, slot in part], rows, size
+            )
+            for _, _, slot in part:
+                at[slot] += size
 
     def _prefill_pieces(
-        self, size: int, slots: Sequence[int], left: dict[int, tuple[int, np.ndarray]]
+        self, part: Sequence[tuple[int, int, int, int, np.ndarray]], rows: int, size: int
     ) -> None:
-        few, many = dict(PIECES)[size]
-        for part, rows in self._tiles(slots, few, many):
-            shape = self._shards, rows
-            tokens = np.zeros((*shape, size), np.int32)
-            into, first, counts = np.full(shape, self._per_shard, np.int32), *np.zeros((2, *shape), np.int32)
-            for shard, i, slot in part:
-                at, prompt = left[slot]
-                piece = prompt[at : at + size]
-                into[shard, i], first[shard, i], counts[shard, i] = slot % self._per_shard, at, len(piece)
-                tokens[shard, i, : len(piece)] = piece
-            self._cache = prefill(
-                self._params, self.config, self._cache, into.reshape(-1), tokens.reshape(-1, size),
-                first.reshape(-1), counts.reshape(-1),
-            )  # fmt: skip
+        """One call: (shard, row, slot, where the piece begins, prompt) of each piece."""
+        shape = self._shards, rows
+        tokens = np.zeros((*shape, size), np.int32)
+        into, first, counts = np.full(shape, self._per_shard, np.int32), *np.zeros((2, *shape), np.int32)
+        for shard, i, slot, at, prompt in part:
+            piece = prompt[at : at + size]
+            into[shard, i], first[shard, i], counts[shard, i] = slot % self._per_shard, at, len(piece)
+            tokens[shard, i, : len(piece)] = piece
+        self._cache = prefill(
+            self._params, self.config, self._cache, into.reshape(-1), tokens.reshape(-1, size),
+            first.reshape(-1), counts.reshape(-1),
+        )  # fmt: skip
 
     def _tiles(
-        self, items: Sequence[Any], few: int, many: int
+        self, items: Sequence[Any], counts: Sequence[int], size: int
     ) -> Iterable[tuple[list[tuple[int, int, Any]], int]]:
-        """The items (slots, or what has one) as (shard, row, item), in calls of `few` or `many` rows a shard."""
+        """The items (slots, or what has one) as (shard, row, item), in calls of one of `counts` rows a shard of `size` tokens."""
         by_shard: list[list[Any]] = [[] for _ in range(self._shards)]
         for item in items:
             by_shard[getattr(item, "slot", item) // self._per_shard].append(item)
         while left := max(map(len, by_shard)):
-            rows = many if left > 2 * few else few
+            rows = min(reversed(counts), key=lambda n: (CALL + n * size) / min(n, left))
             yield (
                 [(shard, i, item) for shard, own in enumerate(by_shard) for i, item in enumerate(own[:rows])],
                 rows,
@@ -373,9 +381,14 @@ class Engine:
         return range(shard * self._per_shard, (shard + 1) * self._per_shard)
 
 
-def piece_size(tokens: int) -> int:
-    """The piece to run next of so many tokens: the smallest that holds them, unless most of it would be padding."""
+def piece_size(tokens: int, prompts: int) -> int:
+    """The piece to run next of so many tokens: the smallest that holds them, unless most of it would be padding.
+
+    `prompts` are under way: many of them do not run in the largest pieces.
+    """
     sizes = [size for size, _ in PIECES]
+    if prompts >= SIDE_BY_SIDE:
+        sizes = sizes[:-1]
     fitting = next((size for size in sizes if tokens <= size), sizes[-1])
     smaller = [size for size in sizes if size < fitting]
     return smaller[-1] if smaller and 2 * tokens <= fitting else fitting
