@@ -65,7 +65,7 @@ class Compilation:
 
 
 class Generator:
-    def __init__(self, folder: str, dtype: str, max_length: int) -> None:
+    def __init__(self, folder: str, dtype: str, max_length: int, max_new: int) -> None:
         raw = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
         head_dim = raw.get("head_dim") or raw["hidden_size"] // raw["num_attention_heads"]
         config = llama.ModelConfig(
@@ -85,7 +85,7 @@ class Generator:
         with jax.set_mesh(mesh):
             model = weights.create_model_from_safe_tensors(folder, config, mesh, dtype=getattr(jnp, dtype))
         cache = tunix.CacheConfig(
-            _up(max_length, PROMPT_STEP) + NEW_STEP, config.num_layers, config.num_kv_heads, head_dim
+            _up(max_length, PROMPT_STEP) + _up(max_new, NEW_STEP), config.num_layers, config.num_kv_heads, head_dim
         )
         self._sampler = tunix.Sampler(model, Ids(), cache)
         self._vocabulary = raw["vocab_size"]
@@ -126,7 +126,7 @@ def _up(n: int, step: int) -> int:
 
 
 def main() -> None:
-    compilation, generators = Compilation(), dict[int, Generator]()  # by what their cache holds
+    compilation, generators = Compilation(), dict[tuple[int, int], Generator]()  # by what their cache holds
     loaded: dict[str, str] = {}
 
     def versions(_: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def main() -> None:
 
     def greedy(request: Mapping[str, Any]) -> dict[str, Any]:
         prompts, new = request["prompts"], request["new"]
-        exact = Generator(request["folder"], "float32", max(map(len, prompts)) + new)
+        exact = Generator(request["folder"], "float32", max(map(len, prompts)) + new, new)
         return {"tokens": exact.generate(prompts, [new] * len(prompts), greedy=True)}
 
     def load(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def main() -> None:
         prompts = np.random.default_rng(0).integers(1, 256, (TRIAL_ROWS, TRIAL_PROMPT)).tolist()
         trials: dict[str, float] = {}
         for dtype in DTYPES:
-            trial = Generator(request["folder"], dtype, TRIAL_PROMPT + TRIAL_NEW)
+            trial = Generator(request["folder"], dtype, TRIAL_PROMPT + TRIAL_NEW, TRIAL_NEW)
             for _ in range(2):  # the first compiles
                 start = time.perf_counter()
                 trial.generate(prompts, [TRIAL_NEW] * TRIAL_ROWS)
@@ -154,10 +154,11 @@ def main() -> None:
     def play(request: Mapping[str, Any]) -> dict[str, Any]:
         """The cache is as long as the recording needs, since every step attends to all of it."""
         recording = episodes.read(Path(request["recording"]))
-        if recording.max_length not in generators:
+        holds = recording.max_length, recording.max_response
+        if holds not in generators:
             generators.clear()
-            generators[recording.max_length] = Generator(**loaded, max_length=recording.max_length)
-        generate = generators[recording.max_length].generate
+            generators[holds] = Generator(**loaded, max_length=holds[0], max_new=holds[1])
+        generate = generators[holds].generate
         before = compilation.seconds
         played = episodes.behind_barrier(recording, generate)
         compiling = compilation.seconds - before
