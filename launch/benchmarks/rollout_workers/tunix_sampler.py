@@ -85,7 +85,10 @@ class Generator:
         with jax.set_mesh(mesh):
             model = weights.create_model_from_safe_tensors(folder, config, mesh, dtype=getattr(jnp, dtype))
         cache = tunix.CacheConfig(
-            _up(max_length, PROMPT_STEP) + _up(max_new, NEW_STEP), config.num_layers, config.num_kv_heads, head_dim
+            _up(max_length, PROMPT_STEP) + _up(max_new, NEW_STEP),
+            config.num_layers,
+            config.num_kv_heads,
+            head_dim,
         )
         self._sampler = tunix.Sampler(model, Ids(), cache)
         self._vocabulary = raw["vocab_size"]
