@@ -86,6 +86,8 @@ def rollout(
         trajectory.won = observation.won
         if observation.won:
             end(slot, "won")
+        elif observation.done:
+            end(slot, "lost")
         elif len(trajectory.turns) >= agent.config.env.max_turns:
             end(slot, "out_of_turns")
         elif (prompt := agent.context.acting(trajectory, observation.admissible)) is None:

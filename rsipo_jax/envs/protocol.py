@@ -30,6 +30,7 @@ class Observation:
     won: bool  # whether the goal holds in this state
     error: str = ""  # not empty: the environment failed and the episode is void; one sentence
     trace: str = ""  # the stack trace behind an error, where there is one
+    done: bool = False  # the episode is over although its goal does not hold
 
 
 class Environment(Protocol):

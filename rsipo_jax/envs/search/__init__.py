@@ -1,0 +1,1 @@
+"""Multi-hop question answering with a retriever as the environment."""

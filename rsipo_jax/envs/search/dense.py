@@ -1,0 +1,242 @@
+"""Dense retrieval: an encoder in JAX, and the exact best inner products as a sharded matrix product on the devices.
+
+The folder of an index holds the passages' unit vectors (`vectors.npy`, one row each) and `index.json`, which names the
+corpus and the encoder with its prefixes: vectors of another encoder are not searched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from tokenizers import Tokenizer
+
+from rsipo_jax.envs.search.bm25 import SETTINGS
+from rsipo_jax.envs.search.passages import Corpus
+from rsipo_jax.envs.search.retrieval import Hit
+from rsipo_jax.models.encoder import encode, load_encoder
+from rsipo_jax.validation import ConfigError
+
+VECTORS = "vectors.npy"
+ROWS = "rows"  # the mesh axis that passages are cut by
+LENGTH_STEP = 32  # tokens: lengths are rounded up, so that few programs are compiled
+BATCH = 32  # texts encoded together
+CHUNK = 1 << 16  # passages whose scores are held at once, a device
+QUERIES = 64  # queries are filled up to multiples
+
+Array = jax.Array
+
+
+@dataclass(frozen=True)
+class Prefixes:
+    """What an encoder wants in front of its texts: E5 "query: " and "passage: ", MiniLM nothing."""
+
+    query: str = ""
+    passage: str = ""
+
+
+class Encoder:
+    """Texts to unit vectors, by a Hugging Face folder of the BERT family."""
+
+    def __init__(self, folder: Path, prefixes: Prefixes, max_tokens: int = 256) -> None:
+        """Raises ConfigError for a folder without network or tokenizer.json."""
+        self._config, params = load_encoder(folder)
+        self._params = jax.tree.map(jnp.asarray, params)
+        self.prefixes, self.max_tokens = prefixes, min(max_tokens, self._config.max_positions)
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            raise ConfigError(f"{folder} has no tokenizer.json: encoders bring their tokenizer in this form")
+        self._tokenizer = Tokenizer.from_file(str(path))
+        self._tokenizer.no_padding()
+        self._tokenizer.enable_truncation(self.max_tokens)
+        with (folder / "model.safetensors").open("rb") as file:
+            self._weights = hashlib.file_digest(file, "sha256").hexdigest()
+
+    @property
+    def size(self) -> int:
+        """Numbers of a vector."""
+        return self._config.hidden_size
+
+    def describe(self) -> dict[str, Any]:
+        return {"encoder_sha256": self._weights, "max_tokens": self.max_tokens} | {
+            f"{name}_prefix": prefix for name, prefix in asdict(self.prefixes).items()
+        }
+
+    def queries(self, texts: Sequence[str]) -> np.ndarray:
+        """float32 [n, size]."""
+        return self._encode([self.prefixes.query + text for text in texts])
+
+    def passages(self, texts: Sequence[str]) -> np.ndarray:
+        """float32 [n, size]."""
+        return self._encode([self.prefixes.passage + text for text in texts])
+
+    def _encode(self, texts: Sequence[str]) -> np.ndarray:
+        ids = [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))]
+        order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
+        vectors = np.empty((len(ids), self.size), np.float32)
+        for first in range(0, len(order), BATCH):
+            rows = order[first : first + BATCH]
+            longest = -(-max(len(ids[i]) for i in rows) // LENGTH_STEP) * LENGTH_STEP
+            tokens, lengths = (
+                np.zeros((BATCH, min(longest, self._config.max_positions)), np.int32),
+                np.zeros(BATCH, np.int32),
+            )
+            for row, i in enumerate(rows):
+                tokens[row, : len(ids[i])], lengths[row] = ids[i], len(ids[i])
+            vectors[rows] = np.asarray(encode(self._params, self._config, tokens, lengths))[: len(rows)]
+        return vectors
+
+
+def settings_of(corpus: Corpus, encoder: Encoder) -> dict[str, Any]:
+    """What an index depends on."""
+    return {
+        "kind": "dense",
+        "passages": len(corpus),
+        "corpus_sha256": corpus.fingerprint(),
+    } | encoder.describe()
+
+
+def build(corpus: Corpus, encoder: Encoder, folder: Path, advance: Callable[[int], None]) -> None:
+    """Encodes a corpus; an interrupted build leaves no index. `advance` is told how many passages are done.
+
+    Raises ConfigError for a corrupt line.
+    """
+    partial_folder = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(partial_folder, ignore_errors=True)
+    partial_folder.mkdir(parents=True)
+    vectors = np.lib.format.open_memmap(
+        partial_folder / VECTORS, mode="w+", dtype=np.float16, shape=(len(corpus), encoder.size)
+    )
+    step = 32 * BATCH  # sorted by length among themselves
+    for first in range(0, len(corpus), step):
+        rows = range(first, min(first + step, len(corpus)))
+        vectors[rows.start : rows.stop] = encoder.passages([corpus[row].contents for row in rows])
+        advance(len(rows))
+    vectors.flush()
+    (partial_folder / SETTINGS).write_text(
+        json.dumps(settings_of(corpus, encoder), indent=2), encoding="utf-8"
+    )
+    shutil.rmtree(folder, ignore_errors=True)
+    partial_folder.rename(folder)
+
+
+class Dense:
+    """A `Retriever` over the index in a folder; vectors lie on the devices of `mesh` (axis "rows") in `dtype`."""
+
+    def __init__(
+        self, corpus: Corpus, encoder: Encoder, folder: Path, mesh: Mesh, dtype: str = "bfloat16"
+    ) -> None:
+        """Raises ConfigError when the folder has no index, or one of something else."""
+        try:
+            made_of = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+            vectors = np.load(folder / VECTORS, mmap_mode="r")
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"{folder} holds no index: {error}; build one with launch/retriever.py --build"
+            ) from error
+        self._settings = settings_of(corpus, encoder)
+        for key, value in self._settings.items():
+            if made_of.get(key) != value:
+                raise ConfigError(
+                    f"the index in {folder} was made with {key}={made_of.get(key)!r}, here it is {value!r}: delete the folder, "
+                    "and it is built anew"
+                )
+        self._corpus, self._encoder, self._mesh, self._count = corpus, encoder, mesh, len(corpus)
+        self._vectors = on_mesh(vectors, mesh, dtype)
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """See `Retriever.search`."""
+        found: list[list[Hit]] = [[] for _ in queries]
+        asked = [i for i, query in enumerate(queries) if query.strip()]
+        for first in range(0, len(asked), QUERIES):
+            own = asked[first : first + QUERIES]
+            vectors = np.zeros((QUERIES, self._encoder.size), np.float32)
+            vectors[: len(own)] = self._encoder.queries([queries[i] for i in own])
+            scores, rows = map(
+                np.asarray, best(self._vectors, vectors, min(k, self._count), self._count, self._mesh)
+            )
+            for row, i in enumerate(own):
+                found[i] = [
+                    Hit(self._corpus[int(r)], float(s))
+                    for s, r in zip(scores[row], rows[row], strict=True)
+                    if r >= 0
+                ]
+        return found
+
+    def describe(self) -> Mapping[str, Any]:
+        return self._settings
+
+    def close(self) -> None:
+        self._corpus.close()
+
+
+def on_mesh(vectors: np.ndarray, mesh: Mesh, dtype: str) -> Array:
+    """Vectors [n, D] cut by rows over the mesh, filled up so that every device has as many whole chunks."""
+    devices = mesh.shape[ROWS]
+    share = -(-len(vectors) // devices)
+    chunk = min(CHUNK, share)
+    rows = -(-share // chunk) * chunk * devices
+
+    def part(index: tuple[slice, ...] | None) -> np.ndarray:
+        assert index is not None
+        first, last, _ = index[0].indices(rows)
+        own = np.zeros((last - first, vectors.shape[1]), dtype)
+        held = vectors[first : min(last, len(vectors))]
+        own[: len(held)] = held
+        return own
+
+    sharding = NamedSharding(mesh, PartitionSpec(ROWS, None))
+    return jax.make_array_from_callback((rows, vectors.shape[1]), sharding, part)
+
+
+@partial(jax.jit, static_argnums=(2, 3, 4))
+def best(vectors: Array, queries: Array, k: int, count: int, mesh: Mesh) -> tuple[Array, Array]:
+    """The k largest inner products float32 [q, k] of queries [q, D] with the first `count` vectors [n, D], and their rows.
+
+    Every device goes through its own vectors in chunks and keeps its best; the best of all devices are merged. Of equal
+    products the lower row comes first. A row is -1 where there are fewer than k.
+    """
+
+    def local(vectors: Array, queries: Array) -> tuple[Array, Array]:
+        own = len(vectors)
+        chunk = min(CHUNK, own)
+        start = lax.axis_index(ROWS) * own
+        kept = min(k, own)
+
+        def merge(state: tuple[Array, Array], first: Array) -> tuple[tuple[Array, Array], None]:
+            part = lax.dynamic_slice_in_dim(vectors, first, chunk)
+            scores = jnp.einsum(
+                "qd,nd->qn", queries.astype(part.dtype), part, preferred_element_type=jnp.float32
+            )
+            rows = start + first + jnp.arange(chunk)
+            scores = jnp.where(rows < count, scores, -jnp.inf)
+            return _top(jnp.concatenate([state[0], scores], 1),
+                        jnp.concatenate([state[1], jnp.broadcast_to(rows, scores.shape)], 1), kept), None  # fmt: skip
+
+        nothing = jnp.full((len(queries), kept), -jnp.inf), jnp.full((len(queries), kept), -1, jnp.int32)
+        (scores, rows), _ = lax.scan(merge, nothing, jnp.arange(0, own, chunk))
+        return lax.all_gather(scores, ROWS, axis=1, tiled=True), lax.all_gather(
+            rows, ROWS, axis=1, tiled=True
+        )
+
+    scores, rows = jax.shard_map(
+        local, mesh=mesh, in_specs=(PartitionSpec(ROWS, None), PartitionSpec()), out_specs=PartitionSpec(), check_vma=False
+    )(vectors, queries)  # fmt: skip
+    return _top(scores, rows, k)
+
+
+def _top(scores: Array, rows: Array, k: int) -> tuple[Array, Array]:
+    scores, places = lax.top_k(scores, min(k, scores.shape[1]))
+    rows = jnp.take_along_axis(rows, places, axis=1)
+    return scores, jnp.where(jnp.isfinite(scores), rows, -1)
