@@ -147,11 +147,29 @@ class TrustConfig:
 class LossConfig:
     clip: float = 0.2
     dual_clip: float = 3.0
-    kl: float = 0.01  # beta, k3 estimate against the SFT policy
+    kl: float = 0.01  # beta, against the SFT policy
     entropy: float = 0.0
     distill: float = 0.03  # lambda: weight of the trusted teacher-student log-ratio
     mean_norm: bool = False  # trajectory advantages without the division by the group's standard deviation
     distill_clip: float = 5.0  # delta_max
+    clip_high: float = 0.0  # how far above 1 the ratio may go; 0: as far as `clip`
+    kl_kind: str = "k3"  # estimate of the KL from one token: k1 | k2 | k3
+    average: str = (
+        "token"  # of the loss: over all tokens, or "sequence": over the means of rows (a turn or an episode)
+    )
+    importance_cap: float = (
+        0.0  # most that a token counts for being likelier to the learner than to its sampler; 0: all count 1
+    )
+    advantage: str = "grpo"  # of the acting tokens: grpo | rloo | gigpo | none
+    adv_stat: str = "episode"  # statistics of a group: over its episodes, or "rows": over their turns, so long ones weigh more
+    gamma: float = 0.95  # gigpo: discount of the returns from a turn on
+    omega: float = 1.0  # gigpo: weight of what a turn did better than others from the same observation
+    similarity: float = 1.0  # gigpo: observations this much alike are the same; 1: the same text
+    hybrid: str = "advantage"  # what the teacher changes: "advantage", "gated_loss" (SDAR), "modulate" (RLSD)
+    teacher: str = (
+        "behaviour"  # weights of the teacher: those that acted, or "current": scored anew before every update
+    )
+    gate_slope: float = 5.0  # b of gated_loss
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from rsipo_jax.config import Config, LoraConfig
+from rsipo_jax.config import Config, LoraConfig, LossConfig
 
-METHODS = ("rsipo", "grpo")
+METHODS = ("rsipo", "grpo", "hybrid", "opsd", "vanilla", "skill_prompt")
 ENGINES = ("fast", "textworld")
 GAME_VERSIONS = ("as_is", "2.1.1", "2.1.2")
 GOALS = ("templated", "human")
@@ -53,6 +53,12 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "context.parser": PARSERS,
     "trust.function": TRUST_FUNCTIONS,
     "sft.optimizer": OPTIMIZERS,
+    "loss.kl_kind": ("k1", "k2", "k3"),
+    "loss.average": ("token", "sequence"),
+    "loss.advantage": ("grpo", "rloo", "gigpo", "none"),
+    "loss.adv_stat": ("episode", "rows"),
+    "loss.hybrid": ("advantage", "gated_loss", "modulate"),
+    "loss.teacher": ("behaviour", "current"),
 }
 
 Rule = tuple[Callable[[float], bool], str]
@@ -108,6 +114,12 @@ RANGES: Mapping[str, Rule] = {
     "loss.entropy": _at_least(0),
     "loss.distill": _at_least(0),
     "loss.distill_clip": _POSITIVE,
+    "loss.clip_high": _at_least(0),
+    "loss.importance_cap": _at_least(0),
+    "loss.gamma": _SHARE,
+    "loss.omega": _at_least(0),
+    "loss.similarity": ((lambda x: 0 < x <= 1), "above 0, at most 1 (1: the same text)"),
+    "loss.gate_slope": _at_least(0),
     "train.steps": _at_least(0),
     "train.learning_rate": _POSITIVE,
     "train.warmup_ratio": _SHARE,
@@ -160,7 +172,7 @@ def validated(settings: ConfigDict | Mapping[str, Any]) -> Config:
     for key, (holds, wanted) in RANGES.items():
         if not holds(values[key]):
             raise ConfigError(f"config.{key}={values[key]} is out of range: give a value {wanted}")
-    for check in (_check_model, _check_adapters, _check_context, _check_lengths, _check_panels):
+    for check in (_check_model, _check_adapters, _check_context, _check_lengths, _check_panels, _check_loss):
         check(config)
     return config
 
@@ -335,3 +347,20 @@ def _check_panels(config: Config) -> None:
                 f"config.eval.panels={panels} must name different panels of {', '.join(PANELS)}: "
                 "repeat --config.eval.panels=NAME once for each"
             )
+
+
+def _check_loss(config: Config) -> None:
+    loss = config.loss
+    if loss.hybrid == "modulate" and (config.method == "opsd" or loss.advantage == "none"):
+        raise ConfigError(
+            "config.loss.hybrid='modulate' trains nothing without an advantage to modulate "
+            f"(config.method={config.method!r}, config.loss.advantage={loss.advantage!r}): set it to 'advantage' or 'gated_loss'"
+        )
+    if loss.advantage != "gigpo":
+        for key in ("gamma", "omega", "similarity"):
+            value, default = getattr(loss, key), getattr(LossConfig(), key)
+            if value != default:
+                raise ConfigError(
+                    f"config.loss.{key}={value} has no effect when config.loss.advantage={loss.advantage!r}: "
+                    f"leave it at {default} or set config.loss.advantage='gigpo'"
+                )

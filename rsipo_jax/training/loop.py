@@ -118,7 +118,7 @@ def _reinforce(
     config = learner.agent.config
     method, cfg = METHODS[config.method], config.train
     episodes = config.rollout.tasks_per_step * config.rollout.group_size
-    planned = episodes * (1 + config.skill.replays * method.writes_skills)
+    planned = episodes * (1 + config.skill.replays * method.replays)
     for step in range(log.last_step + 1, cfg.steps + 1):
         with progress(console, f"step {step}: episodes", planned, transient=True) as advance:
             result = train_step(learner, state, prior, step, lambda _: advance(1))

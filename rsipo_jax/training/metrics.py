@@ -10,6 +10,7 @@ import numpy as np
 
 from rsipo_jax.agents.trajectory import Trajectory
 from rsipo_jax.config import Config
+from rsipo_jax.methods import METHODS
 from rsipo_jax.methods.method import Credit, Outcomes, SkillEvidence
 from rsipo_jax.sampling.protocol import Work
 from rsipo_jax.skills.writing import Skill
@@ -89,10 +90,14 @@ def step_metrics(
         "teacher_gap_abs": _mean(np.abs(gap)),
         "distill_to_rl": _mean(pull) / max(_mean(np.abs(credit.advantages[acting])), 1e-9),
         "valid_skills": _mean(evidence.valid[evidence.written]),
-        "skill_reward": _mean(evidence.rewards[evidence.written]),
-        "skill_loss": total["skill_policy"] / written,
-        "skill_kl": total["skill_kl"] / written,
+        "distill_loss": total["distill"] / actions,
     }
+    if METHODS[config.method].replays:
+        metrics |= {
+            "skill_reward": _mean(evidence.rewards[evidence.written]),
+            "skill_loss": total["skill_policy"] / written,
+            "skill_kl": total["skill_kl"] / written,
+        }
     if measured.any():  # a step without one readable skill measures no gain
         task_gains = np.asarray(gains.task_gain)[tasks]
         metrics |= {

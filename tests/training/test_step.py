@@ -109,7 +109,7 @@ def run_step(tokenizer: SentencePieceTokenizer, cfg: Config, monkeypatch: pytest
     reference = jax.tree.map(lambda a: a + 0.01, params)
     state = create_state(params, make_optimizer("adamw", 0.0, 1.0))
     result = train_step(Learner(agent, model, {}, reference, tasks), state, PriorState.zero(), 1)
-    _, _, rows, scores, credit, _ = handed[0]
+    _, _, rows, _, scores, credit, _ = handed[0]
     return result, sampler, rows, scores, credit
 
 
