@@ -127,7 +127,20 @@ class SkillConfig:
     max_chars: int = 1200  # longer skills pay `long_penalty`
     long_penalty: float = 0.2
     eta: float = 0.1  # weight of the skill-writing loss
-    observation_chars: int = 400  # window context: an observation in the analysis prompt is cut here
+    observation_chars: int = 400  # an observation in an analysis prompt of numbered steps is cut here
+    leak_guard: bool = (
+        False  # a skill that holds an answer of its task, or the one its episode gave, is invalid
+    )
+    per_task: int = 0  # episodes of a task that are analysed, drawn anew in every step; 0: all
+    adv_group: str = (
+        "task"  # skills judged against each other: of a "task", of a "task_outcome", of the "batch"
+    )
+    valid_bonus: float = 0.0  # f_ok: added to the reward of a readable skill
+    # Whose skills are replayed and teach: the episode's "own"; "shuffled", those of another task of the step (misleading);
+    # "static", written by the SFT policy. Writing is trained with "own" only.
+    source: str = "own"
+    eta_schedule: str = "constant"  # of `eta` over the RL steps, to `eta_final`: constant | linear | cosine
+    eta_final: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -147,11 +160,35 @@ class TrustConfig:
 class LossConfig:
     clip: float = 0.2
     dual_clip: float = 3.0
-    kl: float = 0.01  # beta, k3 estimate against the SFT policy
+    kl: float = 0.01  # beta, against the SFT policy
     entropy: float = 0.0
     distill: float = 0.03  # lambda: weight of the trusted teacher-student log-ratio
     mean_norm: bool = False  # trajectory advantages without the division by the group's standard deviation
     distill_clip: float = 5.0  # delta_max
+    clip_high: float = 0.0  # how far above 1 the ratio may go; 0: as far as `clip`
+    kl_kind: str = "k3"  # estimate of the KL from one token: k1 | k2 | k3
+    average: str = (
+        "token"  # of the loss: over all tokens, or "sequence": over the means of rows (a turn or an episode)
+    )
+    importance_cap: float = (
+        0.0  # most that a token counts for being likelier to the learner than to its sampler; 0: all count 1
+    )
+    advantage: str = "grpo"  # of the acting tokens: grpo | rloo | gigpo | none
+    adv_stat: str = "episode"  # statistics of a group: over its episodes, or "rows": over their turns, so long ones weigh more
+    gamma: float = 0.95  # gigpo: discount of the returns from a turn on
+    omega: float = 1.0  # gigpo: weight of what a turn did better than others from the same observation
+    similarity: float = 1.0  # gigpo: observations this much alike are the same; 1: the same text
+    hybrid: str = "advantage"  # what the teacher changes: "advantage", "gated_loss" (SDAR), "modulate" (RLSD)
+    teacher: str = (
+        "behaviour"  # weights of the teacher: those that acted, or "current": scored anew before every update
+    )
+    gate_slope: float = 5.0  # b of gated_loss
+    distill_schedule: str = (
+        "constant"  # of `distill` over the RL steps, to `distill_final`: constant | linear | cosine
+    )
+    distill_final: float = 0.0
+    distill_low: float = 0.0  # distill_to_rl is held between the two: lambda is adapted from step to step;
+    distill_high: float = 0.0  # 0: it is not
 
 
 @dataclass(frozen=True)

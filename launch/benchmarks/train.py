@@ -286,7 +286,15 @@ def our_update(params: Params, config: ModelConfig, shape: Shape, work: Work) ->
         for micro in micros:
             batch = make_batch(micro, work.rows, work.scores, work.credit)
             grads, new = accumulate(
-                state.params, {}, config, batch, totals, shape.loss, ETA, TEMPERATURE, grads
+                state.params,
+                {},
+                config,
+                batch,
+                totals,
+                shape.loss,
+                (shape.loss.distill, ETA),
+                TEMPERATURE,
+                grads,
             )
             sums.append(new)
         state, norm = apply_gradients(state, grads, jnp.float32(LEARNING_RATE), optimizer)

@@ -105,7 +105,8 @@ def learner_programs(config: Config, model: ModelConfig, mesh: Mesh, work: Workl
             )
 
         ids, value = rows(jnp.int32), rows(jnp.float32)
-        batch = update.Batch(ids, ids, ids, rows(jnp.int8), *[value] * 5)
+        importance = value if config.loss.importance_cap else None
+        batch = update.Batch(ids, ids, ids, rows(jnp.int8), *[value] * 5, importance)
         scalar = _whole(jax.ShapeDtypeStruct((), jnp.float32), mesh)
         state = jax.eval_shape(lambda p: TrainState(p, optimizer.init(p), jnp.zeros((), jnp.int32)), trained)
         state, tokens = _laid_out(state, mesh), shape[0] * shape[1]
@@ -120,7 +121,7 @@ def learner_programs(config: Config, model: ModelConfig, mesh: Mesh, work: Workl
             _traced(
                 ACCUMULATE, mesh, tokens, taken,
                 update.accumulate.trace(
-                    trained, frozen, model, batch, (scalar, scalar), config.loss, config.skill.eta, temperature, trained
+                    trained, frozen, model, batch, (scalar, scalar), config.loss, (scalar, scalar), temperature, trained
                 ),
             ),
             _traced(APPLY, mesh, 0, 1.0, update.apply_gradients.trace(state, trained, scalar, optimizer)),

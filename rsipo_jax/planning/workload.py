@@ -57,7 +57,7 @@ def step_workload(config: Config) -> Workload:
     writes = METHODS[config.method].writes_skills
     skill = min(SKILL, config.skill.max_new_tokens) if writes else 0
     written = min(WRITTEN, config.skill.max_new_tokens) if writes else 0
-    replays = episodes * config.skill.replays if writes else 0
+    replays = episodes * config.skill.replays if METHODS[config.method].replays else 0
     room, slots, keeps = longest - response - skill, config.rollout.slots, config.rollout.reuse_prefixes
     if config.context.kind == "window":
         prompt = min(PROMPT, room)

@@ -10,6 +10,7 @@ import numpy as np
 
 from rsipo_jax.agents.trajectory import Trajectory
 from rsipo_jax.config import Config
+from rsipo_jax.methods import METHODS
 from rsipo_jax.methods.method import Credit, Outcomes, SkillEvidence
 from rsipo_jax.sampling.protocol import Work
 from rsipo_jax.skills.writing import Skill
@@ -47,10 +48,11 @@ def step_metrics(
     sums: Sequence[Sums],
     norms: Sequence[float],
     config: Config,
+    pulls: tuple[float, float],
 ) -> dict[str, float]:
     """Metrics of a step. Rates are shares in [0, 1], KL and entropy are nats per action token, lengths are turns.
 
-    Methods without skills have no skill metrics.
+    `pulls` are lambda and eta. Methods without skills have no skill metrics.
     """
     played = [t for t in trajectories if not t.void]
     turns = [turn for t in played for turn in t.turns]
@@ -79,25 +81,37 @@ def step_metrics(
     acting = rows.kind == ACTION
     gap = (scores.teacher - scores.old)[acting]
     clip = config.loss.distill_clip
-    pull = config.loss.distill * np.abs(credit.trust[acting] * np.clip(gap, -clip, clip))
+    pull = pulls[0] * np.abs(credit.trust[acting] * np.clip(gap, -clip, clip))
     gains, weights = evidence.gains, evidence.trust
     measured, tasks = np.asarray(gains.skill_measured), np.asarray(gains.task_measured)
     metrics |= {
+        "distill": pulls[0],
+        "eta": pulls[1],
         "prior_mean": float(weights.mu),
         "prior_variance": float(weights.tau2),
         "teacher_gap": _mean(gap),
         "teacher_gap_abs": _mean(np.abs(gap)),
-        "distill_to_rl": _mean(pull) / max(_mean(np.abs(credit.advantages[acting])), 1e-9),
         "valid_skills": _mean(evidence.valid[evidence.written]),
-        "skill_reward": _mean(evidence.rewards[evidence.written]),
-        "skill_loss": total["skill_policy"] / written,
-        "skill_kl": total["skill_kl"] / written,
+        "distill_loss": total["distill"] / actions,
     }
+    if (outcome := _mean(np.abs(credit.advantages[acting]))) > 0.0:  # else there is nothing to compare with
+        metrics["distill_to_rl"] = _mean(pull) / outcome
+    if METHODS[config.method].replays:
+        metrics |= {
+            "skill_reward": _mean(evidence.rewards[evidence.written]),
+            "skill_loss": total["skill_policy"] / written,
+            "skill_kl": total["skill_kl"] / written,
+        }
     if measured.any():  # a step without one readable skill measures no gain
-        task_gains = np.asarray(gains.task_gain)[tasks]
+        task_gains = np.asarray(gains.task_gain, np.float64)[tasks]
+        # Equal rates of different counts (2 of 4, 1 of 2) are equal: float32 rates differ in their last digit.
+        better, worse = task_gains > 1e-6, task_gains < -1e-6
         metrics |= {
             "replay_success": _mean([t.won for t in replays if not t.void]),
             "gain_mean": _mean(task_gains),
+            "teacher_better": _mean(better),  # Fig. 2c: shares of the tasks that were replayed
+            "teacher_worse": _mean(worse),
+            "teacher_equal": _mean(~better & ~worse),
             "gain_std": float(np.std(task_gains)),
             "skill_gain_std": float(np.std(np.asarray(gains.skill_gain)[measured])),
             "trust_mean": _mean(np.asarray(weights.weight)[tasks]),

@@ -1,7 +1,7 @@
 """One training step, as in the paper: act, write skills, replay with them, trust, score, credit, update.
 
-The function reads in the order of the steps of architecture and algorithms; methods differ in `Method.writes_skills` and
-`Method.credit` only.
+The function reads in the order of the steps of architecture and algorithms; methods differ in what `Method` declares and
+in `Method.credit` only.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from rsipo_jax.agents.trajectory import Trajectory
 from rsipo_jax.envs.protocol import Task
 from rsipo_jax.methods import METHODS
 from rsipo_jax.methods.advantages import replay_gains, skill_rewards
-from rsipo_jax.methods.method import Credit, Outcomes, SkillEvidence, Tokens
+from rsipo_jax.methods.method import Credit, Outcomes, SkillEvidence, Tokens, Turns
 from rsipo_jax.models.lora import join
 from rsipo_jax.models.transformer import ModelConfig, Params
 from rsipo_jax.orders import order_stream
 from rsipo_jax.parallel.sharding import batch_shards
 from rsipo_jax.sampling.protocol import Sampling
 from rsipo_jax.skills.trust import PriorState, trust, update_prior
-from rsipo_jax.skills.writing import Skill, write_skills
+from rsipo_jax.skills.writing import Skill, draw_analysed, shuffled_skills, write_skills
 from rsipo_jax.training.metrics import Phases, sampler_metrics, step_metrics
 from rsipo_jax.training.packing import microbatch_bins, pack
 from rsipo_jax.training.rows import ACTION, SKILL, Rows, rows_from, teacher_rows
+from rsipo_jax.training.schedules import next_scale, strengths
 from rsipo_jax.training.state import TrainState, make_optimizer, warmup
 from rsipo_jax.training.tasks import draw_tasks
 from rsipo_jax.training.update import (
@@ -36,6 +37,7 @@ from rsipo_jax.training.update import (
     accumulate,
     apply_gradients,
     count_kinds,
+    importance_weights,
     make_batch,
     no_gradients,
     score,
@@ -58,6 +60,7 @@ class Learner:
 class StepResult:
     state: TrainState
     prior: PriorState
+    distill_scale: float
     metrics: dict[str, float]
     seconds: dict[str, float]
     tokens_per_second: float
@@ -71,8 +74,12 @@ def train_step(
     prior: PriorState,
     step: int,
     on_done: Callable[[Trajectory], None] = lambda _: None,
+    distill_scale: float = 1.0,
 ) -> StepResult:
-    """RL step `step` (from 1). `state` is consumed. `on_done` is called for every finished episode, replays included."""
+    """RL step `step` (from 1). `state` is consumed. `on_done` is called for every finished episode, replays included.
+
+    `distill_scale` is what earlier steps made of it (`schedules.next_scale`).
+    """
     agent, config = learner.agent, learner.agent.config
     method, phases = METHODS[config.method], Phases()
 
@@ -85,8 +92,9 @@ def train_step(
         plan = [Episode(tasks[x], int(x), i % config.rollout.group_size) for i, x in enumerate(group)]
         trajectories = rollout(agent, plan, ACT, step, sampling, on_done)
         outcomes = Outcomes(
-            _returns(trajectories, agent), group, _valid(trajectories), len(tasks), config.loss.mean_norm
-        )
+            _returns(trajectories, agent), group, _valid(trajectories), len(tasks), config.loss,
+            _turns(trajectories, agent),
+        )  # fmt: skip
 
     with phases("watch"):
         drift = watch(policy, learner.model, trajectories, config)
@@ -96,7 +104,8 @@ def train_step(
     evidence = None
     if method.writes_skills:
         with phases("skills"):
-            skills = write_skills(agent, trajectories, step, sampling)
+            skills = _skills(learner, policy, trajectories, outcomes, step)
+    if method.replays:
         with phases("replay"):
             k = config.skill.replays
             planned = [
@@ -106,29 +115,50 @@ def train_step(
                 for i in range(k)
             ]
             replays = rollout(agent, planned, REPLAY, step, sampling, on_done)
+    if method.writes_skills:
         with phases("trust"):
             evidence, prior = _weigh(trajectories, skills, replays, outcomes, prior, agent)
 
     with phases("score"):
-        rows = rows_from(trajectories)
-        scores = _scores(learner, policy, rows, skills, drift)
+        # Writing is trained where replays measure the skill that the policy wrote; other rows of it need no scores.
+        trained = method.replays and config.skill.source == "own"
+        rows = rows_from(trajectories if trained else [replace(t, writing=None) for t in trajectories])
+        views = _teacher_views(agent, rows, skills)
+        scores = _scores(learner, policy, rows, views, drift)
 
-    credit = method.credit(
-        outcomes, evidence, Tokens(rows.token_episode, rows.kind == ACTION, rows.kind == SKILL)
-    )
+    credit = method.credit(outcomes, evidence, _tokens(rows, trajectories))
     with phases("update"):
-        state, sums, norms = _update(learner, state, rows, scores, credit, step)
+        pulls = strengths(config, step, distill_scale)
+        state, sums, norms = _update(learner, state, rows, views, scores, credit, step, pulls)
 
     metrics = step_metrics(
-        trajectories, replays, skills, outcomes, evidence, rows, scores, credit, sums, norms, config
+        trajectories, replays, skills, outcomes, evidence, rows, scores, credit, sums, norms, config, pulls
     ) | sampler_metrics(drift, agent.sampler.work)
     sampled = sum(len(turn.response) for t in (*trajectories, *replays) for turn in t.turns)
-    sampled += int((rows.kind == SKILL).sum())
+    sampled += sum(len(t.writing.response) for t in trajectories if t.writing is not None)
     return StepResult(
-        state, prior, metrics, phases.seconds, sampled / phases.total,
+        state, prior, next_scale(distill_scale, metrics.get("distill_to_rl", 0.0), config.loss), metrics,
+        phases.seconds, sampled / phases.total,
         [_episode_record(t, "act") for t in trajectories] + [_episode_record(t, "replay") for t in replays],
         _skill_records(trajectories, skills, evidence),
     )  # fmt: skip
+
+
+def _skills(
+    learner: Learner, policy: Params, trajectories: Sequence[Trajectory], outcomes: Outcomes, step: int
+) -> list[Skill]:
+    """The skill that each episode is replayed and taught with, by `config.skill.source`."""
+    agent, config = learner.agent, learner.agent.config
+    sampling = sampling_of(config.rollout)
+    analysed = draw_analysed(trajectories, config.skill.per_task, config.seed, step)
+    if config.skill.source == "static":
+        agent.sampler.load(learner.reference, 0)
+    skills = write_skills(agent, trajectories, step, sampling, analysed)
+    if config.skill.source == "static":
+        agent.sampler.load(policy, step - 1)
+    if config.skill.source == "shuffled":
+        skills = shuffled_skills(skills, outcomes.group, config.seed, step)
+    return skills
 
 
 def _returns(trajectories: Sequence[Trajectory], agent: Agent) -> np.ndarray:
@@ -143,6 +173,29 @@ def _valid(trajectories: Sequence[Trajectory]) -> np.ndarray:
     return np.asarray([not t.void for t in trajectories])
 
 
+def _turns(trajectories: Sequence[Trajectory], agent: Agent) -> Turns:
+    """The turns of the episodes that were not void."""
+    cfg = agent.config.rollout
+    played = [(e, t, i) for e, t in enumerate(trajectories) if not t.void for i in range(len(t.turns))]
+    won = [t.won and i + 1 == len(t.turns) for _, t, i in played]
+    malformed = [not t.turns[i].valid for _, t, i in played]
+    return Turns(
+        np.asarray([e for e, _, _ in played], np.int32),
+        [t.observations[i] for _, t, i in played],
+        np.float32(cfg.win_reward) * np.asarray(won, np.float32),
+        np.float32(cfg.invalid_penalty) * np.asarray(malformed, np.float32),
+    )
+
+
+def _tokens(rows: Rows, trajectories: Sequence[Trajectory]) -> Tokens:
+    """What each token of the rows is. Action tokens stand in the order of the turns that sampled them."""
+    action = rows.kind == ACTION
+    lengths = [len(turn.response) for t in trajectories if not t.void for turn in t.turns]
+    turn = np.full(len(rows.kind), -1, np.int32)
+    turn[action] = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+    return Tokens(rows.token_episode, action, rows.kind == SKILL, turn)
+
+
 def _weigh(
     trajectories: Sequence[Trajectory],
     skills: Sequence[Skill],
@@ -155,8 +208,9 @@ def _weigh(
     k, config = agent.config.skill.replays, agent.config
     readable = np.asarray([skill.valid for skill in skills])
     replay_won, replay_valid = np.zeros((len(skills), k), bool), np.zeros((len(skills), k), bool)
-    replay_won[readable] = np.asarray([t.won for t in replays], bool).reshape(-1, k)
-    replay_valid[readable] = _valid(replays).astype(bool).reshape(-1, k)
+    if replays:
+        replay_won[readable] = np.asarray([t.won for t in replays], bool).reshape(-1, k)
+        replay_valid[readable] = _valid(replays).reshape(-1, k)
     won = np.asarray([t.won for t in trajectories])
     gains = replay_gains(won, outcomes.valid, outcomes.group, replay_won, replay_valid, outcomes.num_groups)
     counts = (gains.s1, gains.n1, gains.s0, gains.n0, gains.task_measured)
@@ -164,60 +218,88 @@ def _weigh(
     chars = np.asarray([len(skill.text) for skill in skills])
     rewards = np.asarray(skill_rewards(gains.skill_gain, readable, chars, config.skill), np.float32)
     written = np.asarray([t.writing is not None for t in trajectories])
-    return SkillEvidence(written, readable, rewards, gains, trust(prior, *counts, config.trust)), prior
+    return SkillEvidence(
+        written, readable, rewards, gains, trust(prior, *counts, config.trust), won, config.skill.adv_group
+    ), prior
 
 
-def _scores(
-    learner: Learner, params: Params, rows: Rows, skills: Sequence[Skill], drift: Drift
-) -> TokenScores:
+def _teacher_views(agent: Agent, rows: Rows, skills: Sequence[Skill]) -> Rows | None:
+    """The acting rows with the skills in context; None without skills."""
+    if not skills:
+        return None
+    blocks = [agent.context.skill_tokens(skill.text if skill.valid else "") for skill in skills]
+    return teacher_rows(rows, blocks)
+
+
+def _scores(learner: Learner, params: Params, rows: Rows, views: Rows | None, drift: Drift) -> TokenScores:
     """Behaviour, reference and teacher log-probabilities of the sampled tokens; the first may be the sampler's own."""
-    config, model = learner.agent.config, learner.model
-
-    def scored(params: Params, rows: Rows) -> np.ndarray:
-        return score(
-            params,
-            model,
-            rows,
-            config.context.max_length,
-            config.train.microbatch_tokens,
-            config.rollout.temperature,
-        )
-
+    config = learner.agent.config
     # A difference between the sampler's log-probabilities and the scoring pass's would look like a policy change. Where
-    # there is none to speak of, and no filter has changed the distribution, a pass over the rows is spared.
+    # there is none to speak of, and no filter has changed the distribution, a pass over the rows is spared. A correction
+    # for the difference needs both.
     unfiltered = replace(sampling_of(config.rollout), temperature=1.0) == Sampling()
-    same = unfiltered and drift.mean <= config.rollout.reuse_drift
-    old = rows.logprobs if same else scored(params, rows)
-    ref = scored(learner.reference, rows)
+    cap = config.loss.importance_cap
+    same = unfiltered and drift.mean <= config.rollout.reuse_drift and not cap
+    old = rows.logprobs if same else _scored(learner, params, rows)
+    ref = _scored(learner, learner.reference, rows)
     teacher = old.copy()
-    if skills:
-        blocks = [learner.agent.context.skill_tokens(skill.text if skill.valid else "") for skill in skills]
-        with_skill = teacher_rows(rows, blocks)
-        teacher[rows.kind == ACTION] = scored(params, with_skill)[with_skill.kind == ACTION]
-    return TokenScores(old, ref, teacher)
+    if views is not None:
+        teacher[rows.kind == ACTION] = _scored(learner, params, views)[views.kind == ACTION]
+    return TokenScores(old, ref, teacher, importance_weights(old, rows.logprobs, cap) if cap else None)
+
+
+def _scored(learner: Learner, params: Params, rows: Rows, members: Sequence[int] | None = None) -> np.ndarray:
+    config = learner.agent.config
+    length, tokens = config.context.max_length, config.train.microbatch_tokens
+    return score(params, learner.model, rows, length, tokens, config.rollout.temperature, members)
+
+
+def _current_teacher(
+    learner: Learner, params: Params, rows: Rows, views: Rows, scores: TokenScores, members: np.ndarray
+) -> TokenScores:
+    """The scores with the teacher's made anew with these parameters, on the given rows.
+
+    The student's need no pass of their own: the loss has them, since it is at these parameters that it is differentiated.
+    """
+    acting = np.unique(rows.token_row[rows.kind == ACTION])  # the rows that `views` has, in its order
+    viewed = np.flatnonzero(np.isin(acting, members))
+    teacher = np.zeros_like(scores.teacher)
+    teacher[rows.kind == ACTION] = _scored(learner, params, views, viewed.tolist())[views.kind == ACTION]
+    return replace(scores, teacher=teacher)
 
 
 def _update(
-    learner: Learner, state: TrainState, rows: Rows, scores: TokenScores, credit: Credit, step: int
+    learner: Learner,
+    state: TrainState,
+    rows: Rows,
+    views: Rows | None,
+    scores: TokenScores,
+    credit: Credit,
+    step: int,
+    pulls: tuple[float, float],
 ) -> tuple[TrainState, list[Sums], list[float]]:
     """One epoch over the rows in shuffled mini-batches. Returns the state, sums per micro-batch, norms per update."""
     config = learner.agent.config
-    cfg = config.train
+    cfg, loss = config.train, config.loss
     order = order_stream(config.seed, "rows", step).permutation(len(rows))
     size = cfg.minibatch_rows or max(len(rows), 1)
     rate = jnp.float32(warmup(step - 1, cfg.steps, cfg.learning_rate, cfg.warmup_ratio))
     optimizer = make_optimizer("adamw", cfg.weight_decay, cfg.grad_clip, cfg.momentum_dtype)
+    traced = jnp.float32(pulls[0]), jnp.float32(pulls[1])
     all_sums, norms = [], []
     for first in range(0, len(rows), size):
         members = order[first : first + size]
-        totals = count_kinds(rows, members)
+        if views is not None and loss.teacher == "current":
+            policy = join(state.params, learner.frozen)
+            scores = _current_teacher(learner, policy, rows, views, scores, members)
+        totals = count_kinds(rows, members, loss.average)
         grads = no_gradients(state.params)
         length = config.context.max_length
         bins = microbatch_bins(cfg.microbatch_tokens, length, batch_shards())
         for micro in pack(rows.starts, members.tolist(), length, bins):
             grads, sums = accumulate(
                 state.params, learner.frozen, learner.model, make_batch(micro, rows, scores, credit), totals,
-                config.loss, config.skill.eta, config.rollout.temperature, grads,
+                loss, traced, config.rollout.temperature, grads,
             )  # fmt: skip
             all_sums.append(sums)
         state, norm = apply_gradients(state, grads, rate, optimizer)

@@ -6,6 +6,7 @@ so that k micro-batches equal one batch exactly, ragged masks included.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,7 +17,7 @@ import optax
 from flax import struct
 
 from rsipo_jax.config import LossConfig
-from rsipo_jax.methods.losses import hybrid_advantages, loss_sums, masked_sum
+from rsipo_jax.methods.losses import AVERAGES, high, loss_sums, masked_sum, taught
 from rsipo_jax.methods.method import Credit
 from rsipo_jax.models.lora import join
 from rsipo_jax.models.transformer import PARAM_AXES, ModelConfig, Params, hidden_states
@@ -39,9 +40,10 @@ class Batch:
     kind: Array  # int8: CONTEXT, ACTION, SKILL
     old_logprobs: Array  # float32, behaviour policy
     ref_logprobs: Array  # float32, SFT policy
-    teacher_logprobs: Array  # float32, behaviour policy with the skill in context
+    teacher_logprobs: Array  # float32, with the skill in context; of the behaviour policy or the current one
     advantages: Array  # float32, of the trajectory (ACTION) or of the skill (SKILL)
     trust: Array  # float32, weight of the teacher's log-ratio
+    importance: Array | None = None  # float32, factor of the surrogate; None: 1 everywhere
 
 
 @struct.dataclass
@@ -53,7 +55,8 @@ class Sums:
     entropy: Array
     skill_policy: Array
     skill_kl: Array
-    clipped: Array  # action tokens whose ratio left [1 - clip, 1 + clip]
+    distill: Array  # the teacher's own loss, lambda w included
+    clipped: Array  # action tokens whose ratio left [1 - clip, 1 + clip_high]
     actions: Array  # action tokens
     skills: Array  # skill tokens
 
@@ -102,14 +105,17 @@ def score(
     max_length: int,
     microbatch_tokens: int,
     temperature: float,
+    members: Sequence[int] | None = None,
 ) -> np.ndarray:
     """Log-probabilities, float32 [N] flat over `rows`, of every sampled token; 0 on context tokens.
+
+    `members` are the rows to score, all by default; those of the others are 0.
 
     One function for the teacher, the reference and the behaviour policy: only `params` and `rows` differ.
     """
     flat = np.zeros(len(rows.tokens), np.float32)
     bins = microbatch_bins(microbatch_tokens, max_length, batch_shards())
-    batches = pack(rows.starts, range(len(rows)), max_length, bins)
+    batches = pack(rows.starts, range(len(rows)) if members is None else members, max_length, bins)
     scored = [
         score_tokens(
             params,
@@ -130,45 +136,45 @@ def rl_loss(
     batch: Batch,
     totals: tuple[Array, Array],
     cfg: LossConfig,
-    eta: float,
+    strengths: tuple[Array, Array],
     temperature: float,
 ) -> tuple[Array, Sums]:
-    """L = [policy + beta KL - ent H] over action tokens + eta [policy + beta KL] over skill tokens.
+    """L = mean over actions of [policy + distillation + beta KL - ent H] + eta mean over skills of [policy + beta KL].
 
-    `totals` = (action tokens, skill tokens) of the whole mini-batch, at least 1 each.
+    `totals` are the denominators of the two means over the whole mini-batch (`count_kinds`), `strengths` = (lambda, eta);
+    both are traced, so that they may change from step to step.
     """
     action, skill = batch.kind == ACTION, batch.kind == SKILL
+    old, ref = batch.old_logprobs, batch.ref_logprobs
     new, entropy = logprobs_of(
         params, config, batch.tokens, batch.positions, batch.segment_ids, action | skill, temperature
     )
-    advantages = hybrid_advantages(
-        batch.advantages,
-        batch.trust,
-        batch.teacher_logprobs,
-        batch.old_logprobs,
-        action,
-        cfg.distill,
-        cfg.distill_clip,
+    advantages, extra = taught(
+        batch.advantages, strengths[0] * batch.trust, batch.teacher_logprobs, old, new, action, cfg
     )
-    act = loss_sums(new, batch.old_logprobs, batch.ref_logprobs, advantages, action, cfg)
-    wrote = loss_sums(new, batch.old_logprobs, batch.ref_logprobs, batch.advantages, skill, cfg)
-    spread, _ = masked_sum(entropy, action)
-    outside = jnp.abs(jnp.exp(jnp.where(action, new - batch.old_logprobs, 0.0)) - 1.0) > cfg.clip
-    loss = (act.policy + cfg.kl * act.kl - cfg.entropy * spread) / totals[0]
-    loss += eta * (wrote.policy + cfg.kl * wrote.kl) / totals[1]
+    # The surrogate is linear in positive factors of the advantage: the importance weight is one.
+    scale = 1.0 if batch.importance is None else batch.importance
+    acts, writes = (AVERAGES[cfg.average](mask, batch.segment_ids) for mask in (action, skill))
+    act = loss_sums(new, old, ref, scale * advantages, action, acts, cfg)
+    wrote = loss_sums(new, old, ref, scale * batch.advantages, skill, writes, cfg)
+    ratio = jnp.exp(jnp.where(action, new - old, 0.0))
+    outside = (ratio < 1.0 - cfg.clip) | (ratio > 1.0 + high(cfg))
+    loss = (act.loss + masked_sum(acts * (extra - cfg.entropy * entropy), action)[0]) / totals[0]
+    loss += strengths[1] * wrote.loss / totals[1]
     return loss, Sums(
         act.policy,
         act.kl,
-        spread,
+        masked_sum(entropy, action)[0],
         wrote.policy,
         wrote.kl,
+        masked_sum(extra, action)[0],
         jnp.sum(outside & action),
         act.tokens,
         wrote.tokens,
     )
 
 
-@partial(jax.jit, static_argnums=(2, 5, 6, 7), donate_argnums=8)
+@partial(jax.jit, static_argnums=(2, 5, 7), donate_argnums=8)
 def accumulate(
     trained: Params,
     frozen: Params,
@@ -176,14 +182,14 @@ def accumulate(
     batch: Batch,
     totals: tuple[Array, Array],
     cfg: LossConfig,
-    eta: float,
+    strengths: tuple[Array, Array],
     temperature: float,
     grads: Params,
 ) -> tuple[Params, Sums]:
     """Adds the gradient by the `trained` parameters (`lora.split`) of one micro-batch to `grads` (donated)."""
 
     def loss(trained: Params) -> tuple[Array, Sums]:
-        return rl_loss(join(trained, frozen), config, batch, totals, cfg, eta, temperature)
+        return rl_loss(join(trained, frozen), config, batch, totals, cfg, strengths, temperature)
 
     new, sums = jax.grad(loss, has_aux=True)(trained)
     return constrain_tree(jax.tree.map(jnp.add, grads, new), PARAM_AXES), sums
@@ -207,11 +213,15 @@ class TokenScores:
     old: np.ndarray
     ref: np.ndarray
     teacher: np.ndarray
+    importance: np.ndarray | None = None
 
 
 def make_batch(micro: MicroBatch, rows: Rows, scores: TokenScores, credit: Credit) -> Batch:
     """The packed arrays of one micro-batch, laid out on the mesh."""
+    flat: tuple[np.ndarray, ...]
     flat = rows.tokens, rows.kind, scores.old, scores.ref, scores.teacher, credit.advantages, credit.trust
+    if scores.importance is not None:
+        flat = *flat, scores.importance
     tokens, *rest = (micro.take(array) for array in flat)
     return Batch(*place_rows(tokens, micro.positions, micro.segment_ids, *rest))
 
@@ -227,8 +237,19 @@ def no_gradients(trained: Params) -> Params:
     return constrain_tree(jax.tree.map(jnp.zeros_like, trained), PARAM_AXES)
 
 
-def count_kinds(rows: Rows, members: np.ndarray) -> tuple[np.float32, np.float32]:
-    """(action tokens, skill tokens) of the given rows, at least 1 each: the denominators of one mini-batch."""
+def count_kinds(rows: Rows, members: np.ndarray, average: str = "token") -> tuple[np.float32, np.float32]:
+    """The denominators of one mini-batch, at least 1 each: (action tokens, skill tokens) of the given rows.
+
+    With `average` "sequence": (rows with an action token, rows with a skill token).
+    """
     chosen = np.isin(rows.token_row, members)
-    actions, skills = ((chosen & (rows.kind == kind)).sum() for kind in (ACTION, SKILL))
+    of_kind = (rows.token_row[chosen & (rows.kind == kind)] for kind in (ACTION, SKILL))
+    actions, skills = (len(np.unique(r) if average == "sequence" else r) for r in of_kind)
     return np.float32(max(actions, 1)), np.float32(max(skills, 1))
+
+
+def importance_weights(old: np.ndarray, sampler: np.ndarray, cap: float) -> np.ndarray:
+    """Truncated importance sampling, min(pi_old / pi_sampler, cap), float32 [N]: the learner computes a little otherwise
+    than the sampler that drew the tokens (Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy
+    RL training")."""
+    return np.exp(np.minimum(old - sampler, np.log(cap))).astype(np.float32)

@@ -136,7 +136,11 @@ def test_the_reported_loss_is_the_one_that_is_trained(tmp_path: Path) -> None:
     wanted = 0.0
     for micro in pack(work.rows.starts, range(len(work.rows)), SMALL.length, 2):
         batch = make_batch(micro, work.rows, work.scores, work.credit)
-        wanted += float(rl_loss(params, config, batch, totals, SMALL.loss, train.ETA, train.TEMPERATURE)[0])
+        wanted += float(
+            rl_loss(
+                params, config, batch, totals, SMALL.loss, (SMALL.loss.distill, train.ETA), train.TEMPERATURE
+            )[0]
+        )
     update = train.our_update(params, config, SMALL, work)
     losses = [update().loss for _ in range(3)]
     assert losses[0] == pytest.approx(wanted, rel=1e-5)

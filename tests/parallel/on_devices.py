@@ -94,7 +94,15 @@ def on_mesh(mesh: Mesh, name: str, model: ModelConfig) -> dict[str, np.ndarray]:
         batch = make_batch(micro, rows, scores, credit)
         assert batch.tokens.sharding.spec == spec(("batch", None), batch.tokens.shape, dict(mesh.shape))
         grads, sums = accumulate(
-            trained, frozen, model, batch, count_kinds(rows, members), LOSS, ETA, TEMPERATURE, grads
+            trained,
+            frozen,
+            model,
+            batch,
+            count_kinds(rows, members),
+            LOSS,
+            (LOSS.distill, ETA),
+            TEMPERATURE,
+            grads,
         )
         total = sums if total is None else jax.tree.map(jnp.add, total, sums)
     assert_layout(grads, mesh)

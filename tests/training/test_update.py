@@ -44,6 +44,7 @@ from tests.training.trajectories import (
 MODEL = replace(SMALL, num_layers=1)
 LENGTH, ETA, TEMPERATURE = 64, 0.3, 0.8
 LOSS = LossConfig(kl=0.05, entropy=0.02, distill=0.4)
+STRENGTHS = LOSS.distill, ETA
 PLAIN = replace(LOSS, kl=0.0, entropy=0.0, distill=0.0)  # the policy's surrogate alone
 
 
@@ -62,11 +63,13 @@ def gradient(
     eta: float = ETA,
 ) -> tuple[Params, dict[str, float]]:
     """The gradient of all rows, and the sums, through the functions that training uses."""
-    totals = count_kinds(rows, np.arange(len(rows)))
+    totals = count_kinds(rows, np.arange(len(rows)), cfg.average)
     grads, sums = jax.tree.map(jnp.zeros_like, params()), []
     for micro in pack(rows.starts, range(len(rows)), length, max(1, microbatch_tokens // length)):
         batch = make_batch(micro, rows, scores, credit)
-        grads, new = accumulate(params(), {}, MODEL, batch, totals, cfg, eta, TEMPERATURE, grads)
+        grads, new = accumulate(
+            params(), {}, MODEL, batch, totals, cfg, (cfg.distill, eta), TEMPERATURE, grads
+        )
         sums.append(new)
     return grads, {name: sum(float(getattr(s, name)) for s in sums) for name in Sums.__annotations__}
 
@@ -132,9 +135,9 @@ def test_logits_get_a_gradient_exactly_where_a_sampled_token_is_predicted(
 
     def loss(logits: jax.Array) -> jax.Array:
         given = {"hidden": logits, "embed": jnp.eye(VOCAB)}
-        return rl_loss(given, model, batch, count_kinds(rows, np.arange(len(rows))), LOSS, ETA, TEMPERATURE)[
-            0
-        ]
+        return rl_loss(
+            given, model, batch, count_kinds(rows, np.arange(len(rows))), LOSS, STRENGTHS, TEMPERATURE
+        )[0]
 
     reached = np.abs(np.asarray(jax.grad(loss)(logits))).sum(axis=-1) > 0
     sampled = np.isin(micro.take(rows.kind), (ACTION, SKILL))
@@ -166,7 +169,7 @@ def test_packed_rows_are_the_rows_one_by_one() -> None:
             make_batch(micro, rows, scores, credit),
             totals,
             LOSS,
-            ETA,
+            STRENGTHS,
             TEMPERATURE,
             grads,
         )
@@ -323,7 +326,7 @@ def test_state_and_gradients_give_their_memory_to_what_replaces_them() -> None:
     optimizer = make_optimizer("adamw", 0.1, 1.0)
     state, zeros = create_state(params(), optimizer), no_gradients(params())
     batch, totals = make_batch(micro, rows, scores, credit), count_kinds(rows, np.arange(len(rows)))
-    grads, _ = accumulate(state.params, {}, MODEL, batch, totals, LOSS, ETA, TEMPERATURE, zeros)
+    grads, _ = accumulate(state.params, {}, MODEL, batch, totals, LOSS, STRENGTHS, TEMPERATURE, zeros)
     assert all(a.is_deleted() for a in jax.tree.leaves(zeros))
     apply_gradients(state, grads, jnp.float32(1e-3), optimizer)
     assert all(a.is_deleted() for a in jax.tree.leaves((state.params, state.opt_state)))
