@@ -34,7 +34,14 @@ OPTIONS = [
 
 
 def total(
-    new: Array, old: Array, ref: Array, teacher: Array, adv: Array, weight: Array, mask: Array, cfg: LossConfig
+    new: Array,
+    old: Array,
+    ref: Array,
+    teacher: Array,
+    adv: Array,
+    weight: Array,
+    mask: Array,
+    cfg: LossConfig,
 ) -> Array:
     """The mean loss over rows of one segment each; `weight` is lambda w."""
     advantages, extra = taught(adv, weight, teacher, old, new, mask, cfg)
@@ -85,9 +92,7 @@ def test_every_option_is_its_formula_and_its_gradient_is_the_finite_difference(c
     for i in itertools.product(range(5), range(4)):
         step = np.zeros_like(new)
         step[i] = h
-        up, down = (
-            by_hand(new + s * step, new, old, ref, teacher, adv, weight, mask, cfg) for s in (1, -1)
-        )
+        up, down = (by_hand(new + s * step, new, old, ref, teacher, adv, weight, mask, cfg) for s in (1, -1))
         assert gradient[i] == pytest.approx((up - down) / (2 * h), abs=1e-7), i
     assert (gradient[~mask] == 0).all()
 
@@ -150,9 +155,7 @@ def test_a_gate_without_slope_is_half_of_imitation() -> None:
     def extra(x: Array) -> Array:
         return taught(*arrays(adv, weight, teacher, old), x, jnp.asarray(mask), cfg)[1].sum()
 
-    np.testing.assert_allclose(
-        jax.grad(extra)(arrays(new)[0]), np.where(mask, -weight / 2, 0), atol=1e-6
-    )
+    np.testing.assert_allclose(jax.grad(extra)(arrays(new)[0]), np.where(mask, -weight / 2, 0), atol=1e-6)
 
 
 def test_only_the_modulation_is_dead_where_there_is_no_advantage() -> None:
@@ -200,6 +203,4 @@ def test_a_sequence_counts_by_its_segment_wherever_it_is_packed() -> None:
     segments = np.array([[1, 1, 2, 2, 2, 2], [1, 1, 1, 0, 0, 0]])
     weights = AVERAGES["sequence"](jnp.asarray(mask), jnp.asarray(segments))
     third = 1 / 3
-    np.testing.assert_allclose(
-        weights, [[0.5, 0.5, 0, third, third, third], [0, 1, 0, 0, 0, 0]], atol=1e-6
-    )
+    np.testing.assert_allclose(weights, [[0.5, 0.5, 0, third, third, third], [0, 1, 0, 0, 0, 0]], atol=1e-6)
