@@ -17,7 +17,7 @@ from rsipo_jax.config import LossConfig
 from rsipo_jax.methods.losses import AVERAGES, HYBRIDS, KL, loss_sums, taught
 from rsipo_jax.validation import CHOICES
 from tests.methods import reference
-from tests.methods.test_losses import MASK, NEW, OLD, REF, TEACHER, TRUST, arrays, trajectory_advantages
+from tests.methods.test_losses import MASK, NEW, OLD, TEACHER, TRUST, arrays, trajectory_advantages
 
 OPTIONS = [
     LossConfig(),
