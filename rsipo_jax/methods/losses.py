@@ -86,8 +86,9 @@ def taught(
     trusted = mask & (weight != 0.0)
     # Two wheres: masked out only at the end, inf and NaN would still reach the gradient as 0 * NaN.
     new, teacher = jnp.where(trusted, new, 0.0), jnp.where(trusted, teacher_logp, 0.0)
-    student = new if cfg.teacher == "current" else old
-    changed, extra = HYBRIDS[cfg.hybrid](*map(stop_gradient, (adv, weight, teacher, student)), new, cfg)
+    student = stop_gradient(new if cfg.teacher == "current" else old)
+    adv, weight, teacher = stop_gradient((adv, weight, teacher))
+    changed, extra = HYBRIDS[cfg.hybrid](adv, weight, teacher, student, new, cfg)
     advantages = jnp.where(trusted, changed, jnp.where(mask, adv, 0.0))
     return stop_gradient(advantages), jnp.where(trusted, extra, 0.0)
 
@@ -168,5 +169,5 @@ def loss_sums(
     # Cleaned before the arithmetic: masked out only afterwards, inf still sends 0 * inf into the gradient.
     new, old, ref = (jnp.where(mask, x, 0.0) for x in (logp_new, logp_old, logp_ref))
     policy, kl = policy_loss(new, old, advantages, cfg), kl_loss(new, ref, cfg)
-    loss, _ = masked_sum(weights * (policy + cfg.kl * kl), mask)
-    return LossSums(loss, *(masked_sum(x, mask)[0] for x in (policy, kl)), jnp.sum(mask, dtype=float))
+    loss, tokens = masked_sum(weights * (policy + cfg.kl * kl), mask)
+    return LossSums(loss, masked_sum(policy, mask)[0], masked_sum(kl, mask)[0], tokens)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -105,8 +105,9 @@ def learner_programs(config: Config, model: ModelConfig, mesh: Mesh, work: Workl
             )
 
         ids, value = rows(jnp.int32), rows(jnp.float32)
-        importance = value if config.loss.importance_cap else None
-        batch = update.Batch(ids, ids, ids, rows(jnp.int8), *[value] * 5, importance)
+        batch = update.Batch(ids, ids, ids, rows(jnp.int8), *[value] * 5)
+        if config.loss.importance_cap:
+            batch = replace(batch, importance=value)
         scalar = _whole(jax.ShapeDtypeStruct((), jnp.float32), mesh)
         state = jax.eval_shape(lambda p: TrainState(p, optimizer.init(p), jnp.zeros((), jnp.int32)), trained)
         state, tokens = _laid_out(state, mesh), shape[0] * shape[1]

@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsipo_jax.config import SkillConfig
-from rsipo_jax.methods.advantages import group_advantages, replay_gains, skill_rewards
+from rsipo_jax.methods.advantages import (
+    anchor_groups,
+    group_advantages,
+    leave_one_out,
+    replay_gains,
+    returns_to_go,
+    skill_rewards,
+    step_advantages,
+)
+from tests.methods import reference as formulas
 
 CFG = SkillConfig()
 EIGHT = np.ones(8, bool)
@@ -154,3 +163,52 @@ def test_mean_norm_is_the_return_minus_the_mean_of_its_group() -> None:
     valid = np.array([True, True, True, True, True, False])
     advantages = group_advantages(returns, groups, 2, valid, mean_norm=True)
     np.testing.assert_allclose(advantages, [2 / 3, -1 / 3, -1 / 3, -0.025, 0.025, 0.0], atol=1e-7)
+
+
+@given(rows, st.lists(st.integers(1, 6), min_size=12, max_size=12))
+def test_counts_are_as_many_rows_with_the_same_return(
+    drawn: list[tuple[float, int, bool]], turns: list[int]
+) -> None:
+    returns, groups, _ = (np.array(x) for x in zip(*drawn, strict=True))
+    every = np.ones(12, bool)
+    episodes = np.repeat(np.arange(12), turns)
+    found = group_advantages(returns, groups, 4, every, counts=turns)
+    written_out = reference(returns[episodes], groups[episodes], np.ones(len(episodes), bool))
+    np.testing.assert_allclose(np.asarray(found)[episodes], written_out, atol=1e-3)
+
+
+@given(rows, st.lists(st.integers(1, 6), min_size=12, max_size=12))
+def test_leave_one_out_against_a_loop(drawn: list[tuple[float, int, bool]], turns: list[int]) -> None:
+    returns, groups, valid = (np.array(x) for x in zip(*drawn, strict=True))
+    found = np.asarray(leave_one_out(np.where(valid, returns, np.nan), groups, 4, valid, turns))
+    kept = np.flatnonzero(valid)
+    wanted = formulas.rloo(returns[kept], groups[kept], np.array(turns)[kept])
+    drawn_alone = np.bincount(groups, minlength=4)[groups[kept]] == 1
+    np.testing.assert_allclose(found[kept], np.where(drawn_alone, returns[kept], wanted), atol=1e-5)
+    assert (found[~valid] == 0).all()
+
+
+def test_golden_returns_to_go() -> None:
+    found = returns_to_go(np.array([0, 0, 10, 0, 10, 1.0]), np.array([0, 0, 0, 1, 1, 2]), 0.95)
+    np.testing.assert_allclose(found, [9.025, 9.5, 10, 9.5, 10, 1], rtol=1e-6)
+
+
+@given(st.lists(st.floats(-1, 10, width=32), min_size=1, max_size=9), st.floats(0, 1))
+def test_returns_to_go_against_their_sum(rewards: list[float], gamma: float) -> None:
+    found = returns_to_go(np.array(rewards), np.zeros(len(rewards), int), gamma)
+    np.testing.assert_allclose(found, formulas.discounted(rewards, gamma), rtol=1e-5, atol=1e-5)
+
+
+def test_anchors_are_the_same_text_in_the_same_task() -> None:
+    seen = ["kitchen", "hall", "kitchen", "kitchen", "kitchens"]
+    group = np.array([0, 0, 0, 1, 0])
+    assert anchor_groups(seen, group, 1.0).tolist() == [0, 1, 0, 2, 3]
+    assert anchor_groups(seen, group, 0.9).tolist() == [0, 1, 0, 2, 0]  # 14 of 15 characters match
+
+
+def test_step_advantages_compare_turns_with_the_same_anchor() -> None:
+    returns, anchors = np.array([9.0, 5.0, 1.0, 2.0, 4.0], np.float32), np.array([0, 1, 0, 2, 2])
+    found = step_advantages(returns, anchors)
+    half = 1 / np.sqrt(2)
+    np.testing.assert_allclose(found, [half, 0, -half, -half, half], atol=1e-5)  # one alone: 0
+    np.testing.assert_allclose(step_advantages(returns, anchors, mean_norm=True), [4, 0, -4, -1, 1])

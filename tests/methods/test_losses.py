@@ -15,7 +15,7 @@ from jax.typing import ArrayLike
 
 from rsipo_jax.config import LossConfig
 from rsipo_jax.methods.advantages import group_advantages
-from rsipo_jax.methods.losses import hybrid_advantages, k3_kl, loss_sums, masked_sum, policy_loss_terms
+from rsipo_jax.methods.losses import kl_loss, loss_sums, masked_sum, policy_loss, taught
 
 CFG = LossConfig()
 OLD = np.array([[-1, -0.5, -2], [-0.7, -1.2, -0.3], [-0.4, -0.9, -1.6], [-2.2, -0.1, -0.8]])
@@ -30,6 +30,14 @@ def arrays(*values: ArrayLike) -> tuple[Array, ...]:
     return tuple(jnp.asarray(x, dtype=float) for x in values)
 
 
+def taught_advantages(
+    adv: Array, weight: Array, teacher: Array, old: Array, mask: Array, lam: float, clip: float
+) -> Array:
+    """A_tok of the advantage form; the current scores play no part in it."""
+    cfg = replace(CFG, distill_clip=clip)
+    return taught(adv, lam * weight, teacher, old, jnp.zeros_like(old), mask, cfg)[0]
+
+
 def trajectory_advantages() -> Array:
     return group_advantages(np.array([1, 0, 1, 0]), np.array([0, 0, 1, 1]), 2, np.ones(4, bool))[:, None]
 
@@ -39,13 +47,13 @@ def loss(
 ) -> tuple[Array, Array]:
     """Mean policy loss and mean KL over the tokens of the mask."""
     new, old, ref = arrays(new, old, REF)
-    sums = loss_sums(new, old, ref, advantages, jnp.asarray(MASK), cfg)
+    sums = loss_sums(new, old, ref, advantages, jnp.asarray(MASK), jnp.asarray(MASK, float), cfg)
     return sums.policy / sums.tokens, sums.kl / sums.tokens
 
 
 def hybrid(lam: float, weight: ArrayLike = TRUST, teacher: ArrayLike = TEACHER, clip: float = 5.0) -> Array:
     teacher, old, weight = arrays(teacher, OLD, weight)
-    return hybrid_advantages(trajectory_advantages(), weight, teacher, old, jnp.asarray(MASK), lam, clip)
+    return taught_advantages(trajectory_advantages(), weight, teacher, old, jnp.asarray(MASK), lam, clip)
 
 
 @pytest.mark.parametrize(("x64", "tolerance"), [(True, 1e-10), (False, 1e-5)])
@@ -101,7 +109,7 @@ def test_distillation_trains_where_all_returns_are_equal_only_if_trusted_and_dif
     def gradient(weight: ArrayLike, teacher: ArrayLike) -> Array:
         teacher, old, weight = arrays(teacher, OLD, np.full((4, 1), weight))
         adv = group_advantages(jnp.full(4, 10.0), jnp.array([0, 0, 1, 1]), 2, jnp.ones(4, bool))[:, None]
-        advantages = hybrid_advantages(adv, weight, teacher, old, jnp.asarray(MASK), 0.03, 5.0)
+        advantages = taught_advantages(adv, weight, teacher, old, jnp.asarray(MASK), 0.03, 5.0)
         return jax.grad(lambda new: loss(new, advantages)[0])(old)
 
     assert (gradient(0.0, TEACHER) == 0).all()
@@ -112,8 +120,8 @@ def test_distillation_trains_where_all_returns_are_equal_only_if_trusted_and_dif
 
 def test_only_the_current_log_probs_carry_a_gradient() -> None:
     def total(new: Array, old: Array, ref: Array, teacher: Array, weight: Array, adv: Array) -> Array:
-        advantages = hybrid_advantages(adv, weight, teacher, old, jnp.asarray(MASK), 0.5, 5.0)
-        sums = loss_sums(new, old, ref, advantages, jnp.asarray(MASK), CFG)
+        advantages = taught_advantages(adv, weight, teacher, old, jnp.asarray(MASK), 0.5, 5.0)
+        sums = loss_sums(new, old, ref, advantages, jnp.asarray(MASK), jnp.asarray(MASK, float), CFG)
         return sums.policy + sums.kl
 
     grads = jax.grad(total, argnums=range(6))(*arrays(NEW, OLD, REF, TEACHER, TRUST), trajectory_advantages())
@@ -124,12 +132,12 @@ def test_only_the_current_log_probs_carry_a_gradient() -> None:
 
 def test_credit_is_a_constant_in_every_function_that_takes_it() -> None:
     def credit(adv: Array, weight: Array, teacher: Array, student: Array) -> Array:
-        return hybrid_advantages(adv, weight, teacher, student, jnp.asarray(MASK), 0.5, 5.0).sum()
+        return taught_advantages(adv, weight, teacher, student, jnp.asarray(MASK), 0.5, 5.0).sum()
 
     grads = jax.grad(credit, argnums=range(4))(trajectory_advantages(), *arrays(TRUST, TEACHER, OLD))
     assert all((g == 0).all() for g in grads)
     new, old = arrays(NEW, OLD)
-    surrogate = lambda adv: policy_loss_terms(new, old, adv, 0.2, 3.0).sum()  # noqa: E731
+    surrogate = lambda adv: policy_loss(new, old, adv, CFG).sum()  # noqa: E731
     assert (jax.grad(surrogate)(hybrid(0.5)) == 0).all()
 
 
@@ -137,7 +145,7 @@ def test_the_gradient_stops_before_the_teachers_logits() -> None:
     def total(logits: Array) -> Array:
         adv, weight, old = arrays(trajectory_advantages(), TRUST, OLD)
         teacher = jax.nn.log_softmax(logits)[..., 0]
-        return loss(NEW, hybrid_advantages(adv, weight, teacher, old, jnp.asarray(MASK), 0.5, 5.0))[0]
+        return loss(NEW, taught_advantages(adv, weight, teacher, old, jnp.asarray(MASK), 0.5, 5.0))[0]
 
     assert (jax.grad(total)(jax.random.normal(jax.random.key(0), (4, 3, 7))) == 0).all()
 
@@ -161,8 +169,8 @@ def test_policy_and_kl_gradients_against_finite_differences() -> None:
         adv, h = rng.normal(0, 1, old.shape), 1e-6
         ratio = np.exp(new - old)  # the surrogate has kinks at these ratios; stay off them
         smooth = np.min([abs(ratio - k) for k in (0.8, 1.2, CFG.dual_clip)], axis=0) > 1e-4
-        policy = lambda x: policy_loss_terms(x, jnp.asarray(old), jnp.asarray(adv), CFG.clip, CFG.dual_clip)  # noqa: E731
-        for f in (policy, lambda x: k3_kl(x, jnp.asarray(ref))):
+        policy = lambda x: policy_loss(x, jnp.asarray(old), jnp.asarray(adv), CFG)  # noqa: E731
+        for f in (policy, lambda x: kl_loss(x, jnp.asarray(ref), CFG)):
             found = jax.grad(lambda x, f=f: f(x).sum())(jnp.asarray(new))
             numeric = (np.asarray(f(jnp.asarray(new + h))) - np.asarray(f(jnp.asarray(new - h)))) / (2 * h)
             np.testing.assert_allclose(np.asarray(found)[smooth], numeric[smooth], atol=1e-7)
@@ -181,7 +189,7 @@ def test_policy_and_kl_gradients_against_finite_differences() -> None:
     ],
 )
 def test_regions_of_the_clipped_surrogate(advantage: float, ratio: float, value: float, slope: float) -> None:
-    term = lambda x: policy_loss_terms(x, jnp.array(-1.0), jnp.array(advantage), 0.2, 3.0)  # noqa: E731
+    term = lambda x: policy_loss(x, jnp.array(-1.0), jnp.array(advantage), CFG)  # noqa: E731
     found = jax.value_and_grad(term)(-1.0 + jnp.log(ratio))
     np.testing.assert_allclose(found, (value, slope), atol=1e-5)
 
@@ -191,7 +199,7 @@ def test_extreme_ratios_keep_losses_and_gradients_finite() -> None:
     for advantage in (-1.0, 0.0, 1.0):
         for centre in (-500.0, 0.0):
             both = lambda x, a=advantage, c=centre: (  # noqa: E731
-                policy_loss_terms(x, jnp.full(4, c), jnp.full(4, a), 0.2, 3.0) + k3_kl(x, jnp.full(4, c))
+                policy_loss(x, jnp.full(4, c), jnp.full(4, a), CFG) + kl_loss(x, jnp.full(4, c), CFG)
             ).sum()
             assert all(np.isfinite(x).all() for x in jax.value_and_grad(both)(far))
 
@@ -199,10 +207,10 @@ def test_extreme_ratios_keep_losses_and_gradients_finite() -> None:
 @given(st.floats(-3, 0), st.floats(-3, 0))
 @example(-3.0, 0.0)  # beyond the clip at 10
 def test_k3_is_zero_only_where_the_policies_agree(new: float, ref: float) -> None:
-    value = float(k3_kl(jnp.array(new), jnp.array(ref)))
+    value = float(kl_loss(jnp.array(new), jnp.array(ref), CFG))
     expected = np.exp(ref - new) - (ref - new) - 1
     assert value == pytest.approx(min(expected, 10), abs=1e-4, rel=1e-4)
-    assert float(k3_kl(jnp.array(new), jnp.array(new))) == 0.0
+    assert float(kl_loss(jnp.array(new), jnp.array(new), CFG)) == 0.0
 
 
 masks = st.lists(st.lists(st.booleans(), min_size=5, max_size=5), min_size=6, max_size=6).map(np.array)
@@ -211,7 +219,7 @@ masks = st.lists(st.lists(st.booleans(), min_size=5, max_size=5), min_size=6, ma
 @jax.jit
 def sums_and_gradient(new: Array, old: Array, ref: Array, adv: Array, mask: Array) -> tuple[Array, Array]:
     def total(x: Array) -> tuple[Array, Array]:
-        sums = loss_sums(x, old, ref, adv, mask, CFG)
+        sums = loss_sums(x, old, ref, adv, mask, mask.astype(float), CFG)
         return sums.policy + sums.kl, jnp.stack([sums.policy, sums.kl, sums.tokens])
 
     gradient, sums = jax.grad(total, has_aux=True)(new)

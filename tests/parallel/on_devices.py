@@ -37,12 +37,13 @@ from rsipo_jax.sampling import engine as sampling
 from rsipo_jax.sampling.engine import Engine
 from rsipo_jax.sampling.protocol import Request, Sampling, generate
 from rsipo_jax.training.packing import pack
-from rsipo_jax.training.rows import rows_from
+from rsipo_jax.training.rows import Rows, rows_from
 from rsipo_jax.training.state import create_state, make_optimizer
 from rsipo_jax.training.update import (
     accumulate,
     apply_gradients,
     count_kinds,
+    importance_weights,
     make_batch,
     no_gradients,
     place_rows,
@@ -106,6 +107,7 @@ def on_mesh(mesh: Mesh, name: str, model: ModelConfig) -> dict[str, np.ndarray]:
         )
         total = sums if total is None else jax.tree.map(jnp.add, total, sums)
     assert_layout(grads, mesh)
+    few |= flat("options", whole(gradient_with_options(params, model, rows, LENGTH)))
     found = {**few, "scores": rows.logprobs, **flat("grads", whole(grads)), **flat("sums", whole(total))}
     state, norm = apply_gradients(state, grads, jnp.float32(1e-3), optimizer)
     assert_layout(state, mesh)
@@ -117,6 +119,21 @@ def on_mesh(mesh: Mesh, name: str, model: ModelConfig) -> dict[str, np.ndarray]:
     if name == "adapters":  # scanned and unrolled layers alike go to the sampler
         return found | flat("completions", completions(model, join(state.params, frozen), mesh))
     return found | flat("completions", completions(model, state.params, mesh))
+
+
+def gradient_with_options(params: Params, model: ModelConfig, rows: Rows, length: int) -> Params:
+    """The gradient of a loss with as much of its options as one loss can have."""
+    trained, frozen = split(params)
+    scores, credit = credit_of(rows)
+    scores = replace(scores, importance=importance_weights(scores.old, scores.ref, 1.05))
+    cfg, members = replace(LOSS, average="sequence", hybrid="gated_loss", kl_kind="k2"), np.arange(len(rows))
+    totals, grads = count_kinds(rows, members, cfg.average), no_gradients(trained)
+    for micro in pack(rows.starts, members.tolist(), length, 2 * batch_shards()):
+        batch = make_batch(micro, rows, scores, credit)
+        grads, _ = accumulate(
+            trained, frozen, model, batch, totals, cfg, (cfg.distill, ETA), TEMPERATURE, grads
+        )
+    return grads
 
 
 def completions(model: ModelConfig, params: Params, mesh: Mesh) -> dict[str, np.ndarray]:

@@ -26,6 +26,7 @@ from rsipo_jax.training.update import (
     accumulate,
     apply_gradients,
     count_kinds,
+    importance_weights,
     make_batch,
     no_gradients,
     rl_loss,
@@ -153,6 +154,58 @@ def test_micro_batches_add_up_to_the_batch() -> None:
         assert_close(parts, whole, 1e-6)
         assert again == pytest.approx(sums, abs=1e-4)
     assert sums["actions"] == (rows.kind == ACTION).sum() and sums["skills"] == (rows.kind == SKILL).sum()
+
+
+@pytest.mark.parametrize(
+    "cfg",
+    [
+        replace(LOSS, average="sequence", kl_kind="k2", clip_high=0.3),
+        replace(LOSS, hybrid="gated_loss", teacher="current", average="sequence"),
+        replace(LOSS, hybrid="modulate", kl_kind="k1"),
+    ],
+    ids=str,
+)
+def test_micro_batches_add_up_under_every_option(cfg: LossConfig) -> None:
+    rows, scores, credit = usual()
+    scores = replace(scores, importance=importance_weights(scores.old, scores.ref, 1.05))
+    whole, sums = gradient(rows, scores, credit, cfg=cfg)
+    parts, again = gradient(rows, scores, credit, 1, cfg=cfg)
+    assert_close(parts, whole, 1e-6)
+    assert again == pytest.approx(sums, abs=1e-4)
+    plain, _ = gradient(rows, scores, credit)
+    assert float(optax.tree.norm(jax.tree.map(jnp.subtract, whole, plain))) > 1e-4
+
+
+def test_strengths_change_without_another_program() -> None:
+    rows, scores, credit = usual()
+    gradient(rows, scores, credit)
+    programs = accumulate._cache_size()
+    gradient(rows, scores, credit, eta=0.123)
+    assert accumulate._cache_size() == programs
+
+
+def test_importance_scales_the_surrogate_of_each_token_up_to_its_cap() -> None:
+    rows, scores, credit = usual()
+    weights = importance_weights(np.float32([-1.0, -1.0, -1.0]), np.float32([-1.0, -2.0, -0.5]), 2.0)
+    np.testing.assert_allclose(weights, [1.0, 2.0, np.exp(-0.5)], rtol=1e-6)
+    double = replace(scores, importance=np.full_like(scores.old, 2.0))
+    twice = Credit(2 * credit.advantages, np.zeros_like(credit.trust))
+    once = Credit(credit.advantages, np.zeros_like(credit.trust))
+    assert_close(gradient(rows, double, once)[0], gradient(rows, scores, twice)[0], 1e-6)
+
+
+def test_sequence_denominators_count_rows() -> None:
+    rows, _, _ = usual()
+    every = np.arange(len(rows))
+    assert count_kinds(rows, every, "sequence") == (5, 4)
+    assert count_kinds(rows, np.zeros(0, int), "sequence") == (1, 1)
+
+
+def test_some_rows_are_scored_as_all_are() -> None:
+    rows, _, _ = usual()
+    found = score(params(), MODEL, rows, LENGTH, 10**4, TEMPERATURE, [3, 1])
+    chosen = np.isin(rows.token_row, [1, 3])
+    np.testing.assert_allclose(found, np.where(chosen, rows.logprobs, 0), atol=1e-5)
 
 
 def test_packed_rows_are_the_rows_one_by_one() -> None:
