@@ -60,7 +60,7 @@ class RunLog:
             _refuse_records(folder)
             replace_file(folder / "config.json", [(json.dumps(config, indent=2) + "\n").encode("ascii")])
             return cls(folder, 0, SummaryWriter(board))
-        _check_config(folder / "config.json", config)
+        check_config(folder / "config.json", config)
         _check_reaches(folder / "log.jsonl", resume_step)
         truncate(folder, resume_step)
         # purge_step makes TensorBoard hide what the interrupted run wrote beyond the checkpoint.
@@ -206,7 +206,7 @@ def _refuse_records(folder: Path) -> None:
         )
 
 
-def _check_config(path: Path, config: Mapping[str, Any]) -> None:
+def check_config(path: Path, config: Mapping[str, Any]) -> None:
     if not path.exists():
         raise ValueError(f"{path} does not exist: there is no run to resume there, so start one")
     recorded, given = dict(leaves(json.loads(path.read_text()))), dict(leaves(config))
