@@ -1,4 +1,4 @@
-"""Writes the tables and curves of a study again from the records of its runs: python launch/report.py --study=FOLDER [--out=FOLDER]
+"""Writes tables and curves of a study again, from its records: python launch/report.py --study=FOLDER [--out=FOLDER]
 
 `--study` is the `--out` of launch/study.py; without `--out` the report goes there too.
 """
