@@ -225,7 +225,7 @@ def _lines(
     for x, y in lines:
         axis.plot(x, y, color=colour, linestyle=dash, linewidth=0.6, alpha=0.4)
     length = min(len(x) for x, _ in lines)
-    x, y = (np.mean([line[part][:length] for line in lines], axis=0) for part in (0, 1))
-    axis.plot(x, y, color=colour, linestyle=dash, linewidth=2.2, label=name)
+    mean = [np.mean([line[part][:length] for line in lines], axis=0) for part in (0, 1)]
+    axis.plot(*mean, color=colour, linestyle=dash, linewidth=2.2, label=name)
     axis.grid(alpha=0.3)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -195,7 +195,7 @@ def test_a_study_needs_a_panel(tmp_path: Path) -> None:
 def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
     with (tmp_path / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(ConfigError, match="is in use by another launch/study.py"):
+        with pytest.raises(ConfigError, match=r"is in use by another launch/study\.py"):
             run(tmp_path)
     assert not run(tmp_path, seeds=(0,))[0]
 
