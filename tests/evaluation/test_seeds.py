@@ -39,6 +39,8 @@ def test_means_by_hand() -> None:
 def test_a_kind_or_a_seed_without_a_valid_game_is_left_out() -> None:
     kind_of = kinds([episodes("000")])  # g0 and g2 are one kind, g1 the other
     assert mean_over_seeds([scores(1, None, 0)], kind_of).mean == 0.5
+    two = mean_over_seeds([scores(1, None, 0), scores(1, 1, 1)], kind_of)  # the other seed knows it
+    assert two.per_seed == pytest.approx((0.5, 1))
     assert mean_over_seeds([scores(1, 1, 1), {}]).per_seed == (1.0,)
     with pytest.raises(ValueError, match="nothing to average"):
         mean_over_seeds([{}, {}])
