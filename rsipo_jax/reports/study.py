@@ -21,10 +21,11 @@ from rsipo_jax.reports.curves import WINDOW, moving_average
 from rsipo_jax.reports.records import plain
 
 # Okabe and Ito: told apart with any colour vision. More variants repeat them with another dash.
-COLOURS = ("#0072B2", "#56B4E9", "#E69F00", "#CC79A7", "#D55E00", "#009E73", "#000000")
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000")
 DASHES = ("-", "--", ":")
 AVERAGES = (("success", "over games"), ("success_macro", "macro average over task kinds"))
 Results = Mapping[str, Any]
+Line = Mapping[int, tuple[float, float]]  # what is drawn of a run: by its RL step, x and y
 
 
 def write(results: Results, out: Path) -> list[Path]:
@@ -158,19 +159,15 @@ def success_figure(results: Results) -> Figure | None:
     axes = figure.subplots(rows, 2, squeeze=False, sharey="row")
     for column, (x, label) in enumerate((("step", "RL step"), ("episodes", "episodes played, with replays"))):
         for name, colour, dash in _styles(results, curves):
-            lines = [
-                (curve[x], moving_average(100 * np.array(curve["success"], np.float64)))
-                for curve in curves[name].values()
-            ]
-            _lines(axes[0, column], lines, name, colour, dash)
+            lines = [_line(curve, x, "success", 100) for curve in curves[name].values()]
+            _draw(axes[0, column], lines, name, colour, dash)
             points = [
-                ([p[x] for p in seed], np.array([100 * p["success"] for p in seed]))
-                for seed in measured[name].values()
+                {p["step"]: (p[x], 100 * p["success"]) for p in seed} for seed in measured[name].values()
             ]
             if points:
-                _lines(axes[1, column], points, name, colour, dash)
+                _draw(axes[1, column], points, name, colour, dash)
         axes[-1, column].set_xlabel(label)
-    axes[0, 0].set_ylabel(f"success on training tasks (%), mean of {WINDOW} steps")
+    axes[0, 0].set_ylabel(f"success on training tasks (%)\nmean of {WINDOW} steps")
     if rows == 2:
         axes[1, 0].set_ylabel("success on the panel between steps (%)")
     axes[0, 0].legend(loc="best", frameon=False)
@@ -186,15 +183,10 @@ def skill_figure(results: Results) -> Figure | None:
     for axis, (metric, label, factor) in zip(figure.subplots(1, 2), shown, strict=True):
         curves = _drawn(results, metric)
         for name, colour, dash in _styles(results, curves):
-            lines = []
-            for curve in curves[name].values():
-                points = [(s, v) for s, v in zip(curve["step"], curve[metric], strict=True) if v is not None]
-                lines.append(
-                    ([s for s, _ in points], moving_average(factor * np.array([v for _, v in points])))
-                )
-            _lines(axis, lines, name, colour, dash)
+            lines = [_line(curve, "step", metric, factor) for curve in curves[name].values()]
+            _draw(axis, lines, name, colour, dash)
         axis.set_xlabel("RL step")
-        axis.set_ylabel(f"{label}, mean of {WINDOW} steps")
+        axis.set_ylabel(f"{label}\nmean of {WINDOW} steps")
         if curves:
             axis.legend(loc="best", frameon=False)
     return figure
@@ -218,14 +210,20 @@ def _styles(results: Results, curves: Mapping[str, Any]) -> list[tuple[str, str,
     ]
 
 
-def _lines(
-    axis: Axes, lines: Sequence[tuple[Sequence[float], Any]], name: str, colour: str, dash: str
-) -> None:
-    """A thin line for each seed, and their mean as far as all of them go."""
-    for x, y in lines:
-        axis.plot(x, y, color=colour, linestyle=dash, linewidth=0.6, alpha=0.4)
-    length = min(len(x) for x, _ in lines)
-    mean = [np.mean([line[part][:length] for line in lines], axis=0) for part in (0, 1)]
-    axis.plot(*mean, color=colour, linestyle=dash, linewidth=2.2, label=name)
+def _line(curve: Mapping[str, Any], x: str, metric: str, factor: float) -> Line:
+    """The moving average of a metric over the steps that have it."""
+    rows = zip(curve["step"], curve[x], curve[metric], strict=True)
+    known = [(step, at, factor * value) for step, at, value in rows if value is not None]
+    means = moving_average(np.array([value for _, _, value in known]))
+    return {step: (at, float(mean)) for (step, at, _), mean in zip(known, means, strict=True)}
+
+
+def _draw(axis: Axes, lines: Sequence[Line], name: str, colour: str, dash: str) -> None:
+    """A thin line for each seed, and a thick one of their means at the steps that all of them have."""
+    for line in lines:
+        axis.plot(*zip(*line.values(), strict=True), color=colour, linestyle=dash, linewidth=0.6, alpha=0.4)
+    shared = [step for step in lines[0] if all(step in line for line in lines)]
+    mean = np.array([np.mean([line[step] for line in lines], axis=0) for step in shared]).reshape(-1, 2)
+    axis.plot(*mean.T, color=colour, linestyle=dash, linewidth=2.2, marker=".", label=name)
     axis.grid(alpha=0.3)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -61,6 +61,16 @@ def test_curves_are_means_over_seeds_against_steps_and_episodes(results: dict[st
     assert trust[0].get_color() == thick["rsipo"].get_color()
 
 
+def test_the_mean_is_of_equal_steps(results: dict[str, Any]) -> None:
+    """A step without a skill that was measured has no gain in that seed, and so no mean."""
+    curve = results["curves"]["rsipo"]["0"]
+    results["curves"]["rsipo"]["1"] = {**curve, "trust_mean": [None, 0.9]}
+    figure = skill_figure(results)
+    assert figure is not None
+    (mean,) = (line for line in figure.axes[0].lines if line.get_linewidth() > 1)
+    np.testing.assert_allclose(mean.get_xydata(), [(2, (0.3 + 0.9) / 2)])
+
+
 def test_equal_records_give_equal_bytes(results: dict[str, Any], tmp_path: Path) -> None:
     first, again = (write(results, tmp_path / name) for name in ("first", "again"))
     assert [p.name for p in first] == [
