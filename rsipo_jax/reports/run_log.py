@@ -65,7 +65,7 @@ class RunLog:
             _refuse_records(folder)
             _write_config(folder, config)
             return cls(folder, 0, SummaryWriter(board))
-        _check_config(folder / "config.json", config, changeable)
+        check_config(folder / "config.json", config, changeable)
         _check_reaches(folder / "log.jsonl", resume_step)
         truncate(folder, resume_step)
         _write_config(folder, config)
@@ -216,7 +216,7 @@ def _write_config(folder: Path, config: Mapping[str, Any]) -> None:
     replace_file(folder / "config.json", [(json.dumps(config, indent=2) + "\n").encode("ascii")])
 
 
-def _check_config(path: Path, config: Mapping[str, Any], changeable: Collection[str]) -> None:
+def check_config(path: Path, config: Mapping[str, Any], changeable: Collection[str] = ()) -> None:
     if not path.exists():
         raise ValueError(f"{path} does not exist: there is no run to resume there, so start one")
     recorded, given = dict(leaves(json.loads(path.read_text()))), dict(leaves(config))
