@@ -31,7 +31,8 @@ class SkillEvidence:
     valid: np.ndarray  # bool [E], it can be read
     rewards: np.ndarray  # float32 [E], see `advantages.skill_rewards`
     gains: ReplayGains
-    trust: Trust  # per task
+    trust: Trust  # per unit
+    unit: np.ndarray  # int32 [E], which unit of `trust` the episode's skill belongs to
 
 
 @dataclass(frozen=True)

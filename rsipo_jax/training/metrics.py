@@ -82,9 +82,11 @@ def step_metrics(
     pull = config.loss.distill * np.abs(credit.trust[acting] * np.clip(gap, -clip, clip))
     gains, weights = evidence.gains, evidence.trust
     measured, tasks = np.asarray(gains.skill_measured), np.asarray(gains.task_measured)
+    judged = np.asarray(weights.variance) > 0  # units with evidence
     metrics |= {
-        "prior_mean": float(weights.mu),
-        "prior_variance": float(weights.tau2),
+        "prior_mean": _mean(np.asarray(weights.mu)),
+        "prior_variance": _mean(np.asarray(weights.tau2)),
+        "prior_skill_variance": _mean(np.asarray(weights.om2)),
         "teacher_gap": _mean(gap),
         "teacher_gap_abs": _mean(np.abs(gap)),
         "distill_to_rl": _mean(pull) / max(_mean(np.abs(credit.advantages[acting])), 1e-9),
@@ -100,8 +102,10 @@ def step_metrics(
             "gain_mean": _mean(task_gains),
             "gain_std": float(np.std(task_gains)),
             "skill_gain_std": float(np.std(np.asarray(gains.skill_gain)[measured])),
-            "trust_mean": _mean(np.asarray(weights.weight)[tasks]),
-            "posterior_mean": _mean(np.asarray(weights.posterior_mean)[tasks]),
+            "trust_mean": _mean(np.asarray(weights.weight)[judged]),
+            "trusted": _mean(np.asarray(weights.weight)[judged] > 0),
+            "shrinkage": _mean(np.asarray(weights.shrinkage)[judged]),
+            "posterior_mean": _mean(np.asarray(weights.posterior_mean)[judged]),
             "skill_chars": _mean([len(skill.text) for skill in skills if skill.valid]),
         }
     return metrics
