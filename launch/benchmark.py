@@ -4,6 +4,7 @@ alfworld: the engines. Real games are those of --data or $ALFWORLD_DATA; without
 train: one optimizer update beside the plainest torch step, by the Python of `make goldens` or of --torch.
 rollout: sampling a plain batch and a recorded ALFWorld loop (games as above) beside transformers, Tunix and vLLM, whose
 Pythons are those of --transformers (or of `make goldens`), --tunix and --vllm; one that is not named is left out.
+trust: errors of the shrunken replay gains, and what the weights pick, in a simulation.
 
 Times are wall-clock, so a busy machine shows in them: the load is written down beside them.
 """
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from absl import app, flags
-from benchmarks import alfworld, rollout, train
+from benchmarks import alfworld, rollout, train, trust
 from rich.console import Console, Group
 from rich.table import Table
 
@@ -37,6 +38,7 @@ SUITES: Mapping[str, Callable[[flags.FlagValues, Console], dict[str, dict[str, A
         {competitor.name: str(args[competitor.name].value) for competitor in rollout.COMPETITORS},
         console,
     ),
+    "trust": lambda args, console: trust.measure(),
 }
 
 flags.DEFINE_enum("suite", None, sorted(SUITES), "What to measure.", required=True)
@@ -64,7 +66,10 @@ def main(argv: list[str]) -> None:
         )
     results = SUITES[args.suite](args, console)
     record = {"suite": args.suite, "machine": machine(), "results": results}
-    console.print(tables(record))
+    if args.suite == "trust":
+        trust.show(results, console)
+    else:
+        console.print(tables(record))
     if args.json:
         try:
             Path(args.json).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")

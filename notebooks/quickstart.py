@@ -218,7 +218,8 @@ class LostOnly(RSIPO):
 
 # %%
 from rsipo_jax.methods.advantages import replay_gains, skill_rewards
-from rsipo_jax.skills.trust import PriorState, trust, update_prior
+from rsipo_jax.skills.prior import PriorState
+from rsipo_jax.skills.trust import trust, update_prior
 
 group, won, every = np.zeros(4, int), np.array([True, False, False, False]), np.ones(4, bool)
 replay_won = np.array([[True], [True], [False], [True]])
@@ -228,7 +229,7 @@ belief = trust(update_prior(PriorState.zero(), *counts, config.trust), *counts, 
 rewards = np.asarray(skill_rewards(gains.skill_gain, every, np.full(4, 80), config.skill))
 
 outcomes = Outcomes(config.rollout.win_reward * won.astype(np.float32), group, every, num_groups=1)
-evidence = SkillEvidence(every, every, rewards, gains, belief)
+evidence = SkillEvidence(every, every, rewards, gains, belief, unit=group, source_won=won)
 # two tokens an episode: one of an action, one of the skill written at its end
 tokens = Tokens(np.repeat(np.arange(4), 2), action=np.tile([True, False], 4), skill=np.tile([False, True], 4))
 

@@ -154,6 +154,15 @@ class TrustConfig:
     tau2_floor: float = 1e-4
     min_units: int = 16  # N_min: below it the starting prior is used
     tau2_start: float = 0.02
+    unit: str = "task"  # whose gain is judged: a "task"'s, over all its skills; a "skill"'s; "hier": skills within tasks
+    signed: bool = False  # w in [-1, 1]: a teacher that misleads repels
+    # Units with a prior of their own: none | outcome (won or lost, of the skill's source) | split_success (none, some or all
+    # won in one half of the plain episodes; the other half is compared with the replays).
+    prior_class: str = "none"
+    estimator: str = "moments"  # of the prior: moments | dersimonian_laird
+    token_shrinkage: bool = (
+        False  # the log-ratios of an episode count as far as they stand out among those of the step
+    )
 
 
 @dataclass(frozen=True)

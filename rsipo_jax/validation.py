@@ -25,6 +25,10 @@ CONTEXTS = ("conversation", "window")
 ORDERS = ("paper", "static_first")
 PARSERS = ("faithful", "strict")
 TRUST_FUNCTIONS = ("pos_mean", "prob", "prob_excess", "reliability", "raw", "one", "zero")
+SIGNED_FUNCTIONS = ("pos_mean", "prob_excess", "reliability", "raw")
+TRUST_UNITS = ("task", "skill", "hier")
+PRIOR_CLASSES = ("none", "outcome", "split_success")
+ESTIMATORS = ("moments", "dersimonian_laird")
 OPTIMIZERS = ("adamw", "muon")
 DTYPES = ("float32", "bfloat16")
 REMAT = ("none", "dots", "full")
@@ -55,6 +59,9 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "context.order": ORDERS,
     "context.parser": PARSERS,
     "trust.function": TRUST_FUNCTIONS,
+    "trust.unit": TRUST_UNITS,
+    "trust.prior_class": PRIOR_CLASSES,
+    "trust.estimator": ESTIMATORS,
     "sft.optimizer": OPTIMIZERS,
     "loss.kl_kind": ("k1", "k2", "k3"),
     "loss.average": ("token", "sequence"),
@@ -186,7 +193,7 @@ def validated(settings: ConfigDict | Mapping[str, Any]) -> Config:
         if not holds(values[key]):
             raise ConfigError(f"config.{key}={values[key]} is out of range: give a value {wanted}")
     sections = _check_model, _check_adapters, _check_context, _check_lengths, _check_panels
-    for check in (*sections, _check_loss, _check_skills):
+    for check in (*sections, _check_loss, _check_skills, _check_trust):
         check(config)
     return config
 
@@ -403,4 +410,26 @@ def _check_skills(config: Config) -> None:
         raise ConfigError(
             f"config.loss.distill_low={loss.distill_low} and config.loss.distill_high={loss.distill_high} are no band: "
             "give 0 < low <= high, or 0 for both"
+        )
+
+
+def _check_trust(config: Config) -> None:
+    trust, replays = config.trust, config.skill.replays
+    if trust.unit != "task" and replays < 2:
+        # The marginal of a Bernoulli draw with a random rate is the same whatever the variance of the rate.
+        raise ConfigError(
+            f"config.trust.unit={trust.unit!r} needs config.skill.replays of 2 or more, not {replays}, because one replay "
+            "of each skill says nothing about how much skills differ: give more replays or set config.trust.unit='task'"
+        )
+    if trust.unit == "hier":
+        for key, value in (("prior_class", "outcome"), ("estimator", "dersimonian_laird")):
+            if getattr(trust, key) == value:
+                raise ConfigError(
+                    f"config.trust.{key}={value!r} is not defined for config.trust.unit='hier', whose skills share the prior "
+                    "of their task and are weighed by its closed form: set one of the two otherwise"
+                )
+    if trust.signed and trust.function not in SIGNED_FUNCTIONS:
+        raise ConfigError(
+            f"config.trust.signed=True has no meaning for config.trust.function={trust.function!r}: "
+            f"choose one of {', '.join(SIGNED_FUNCTIONS)}"
         )

@@ -50,7 +50,8 @@ class SkillEvidence:
     valid: np.ndarray  # bool [E], it can be read
     rewards: np.ndarray  # float32 [E], see `advantages.skill_rewards`
     gains: ReplayGains  # nothing is measured where the method does not replay
-    trust: Trust  # per task
+    trust: Trust  # per unit
+    unit: np.ndarray  # int32 [E], which unit of `trust` the episode's skill belongs to
     source_won: np.ndarray  # bool [E], the episode that it was written from was won
     adv_group: str = "task"  # see `skill_credit.skill_advantages`
 

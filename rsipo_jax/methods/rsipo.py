@@ -1,6 +1,6 @@
 """RSIPO: GRPO, plus a skill-conditioned teacher trusted as far as the replays justify, plus a reward for the skills.
 
-Action tokens:  A_tok = A_traj + lambda * w * clip(log pi(y | h + s) - log pi(y | h)), w the task's trust (skills/trust.py);
+Action tokens:  A_tok = A_traj + lambda * w * clip(log pi(y | h + s) - log pi(y | h)), w its trust (skills/trust.py);
                 the loss adds the second term (methods/losses.py, `taught`).
 Skill tokens:   A_sk  = the replay gains of a task's skills, normalised within the task.
 """
@@ -21,7 +21,7 @@ class RSIPO:
         assert skills is not None, "RSIPO needs skills"
         acting = acting_advantages(outcomes, tokens)
         writing = skill_advantages(outcomes, skills)[tokens.episode]
-        weight = (np.asarray(skills.trust.weight)[outcomes.group] * skills.valid)[tokens.episode]
+        weight = (np.asarray(skills.trust.weight)[skills.unit] * skills.valid)[tokens.episode]
         zero = np.float32(0)
         return Credit(
             np.where(tokens.action, acting, np.where(tokens.skill, writing, zero)),

@@ -1,13 +1,13 @@
 """Empirical-Bayes trust in the skill-conditioned teacher: how far do the replays justify following it?
 
-A unit u (here a task) was won s0 times in n0 episodes without a skill and s1 times in n1 replays with one of
-its skills. Its observed gain d is a noisy look at its true gain D, and true gains vary around a common mean:
+A unit u (a task, or a skill: skills/units.py) was won s0 times in n0 episodes without a skill and s1 times in n1
+replays with one. Its observed gain d is a noisy look at its true gain D, and true gains vary around a common mean:
 
     d | D ~ N(D, v)        D ~ N(mu, tau2)
 
-(mu, tau2) are estimated by moments from all units seen so far, older ones decayed; each unit's d is then
+(mu, tau2) are estimated from all units seen so far, older ones decayed (skills/prior.py); each unit's d is then
 shrunk towards mu by as much as its own noise demands, and the weight w in [0, 1] of the teacher's scores is
-read off the posterior.
+read off the posterior; `signed` lets it fall to -1. Skills within tasks share more: skills/hierarchy.py.
 
 Invariant: a unit without evidence (not valid, no replay or no plain episode) adds nothing to the state,
 weighs 0 and reports zeros. All functions are pure, work in the default float type and can be jitted with `cfg`
@@ -26,22 +26,8 @@ from jax.scipy.stats import norm
 from jax.typing import ArrayLike
 
 from rsipo_jax.config import TrustConfig
-
-
-@struct.dataclass
-class PriorState:
-    """Decayed sums over all units so far; five float scalars, sums over units, part of a checkpoint."""
-
-    N: Array  # units
-    D1: Array  # sum of gains d
-    W: Array  # sum of squared deviations of d from the mean of its own step
-    F: Array  # degrees of freedom of W
-    V: Array  # sum of unbiased sampling variances
-
-    @classmethod
-    def zero(cls) -> PriorState:
-        """The state before the first step."""
-        return cls(*(jnp.zeros((), dtype=float) for _ in range(5)))
+from rsipo_jax.skills.hierarchy import task_posterior
+from rsipo_jax.skills.prior import PriorState, merge, merge_tasks, prior_of_units
 
 
 @struct.dataclass
@@ -49,26 +35,36 @@ class Trust:
     """What the evidence says about each unit. Arrays are [units]; gains are differences of success rates."""
 
     gain: Array  # d: success rate with a skill minus success rate without
-    variance: Array  # v: sampling variance of d, never zero for a unit with evidence
+    variance: Array  # v: sampling variance of d; above 0 where there is evidence, else 0
     shrinkage: Array  # B in (0, 1): share of the prior mean in the posterior mean
     posterior_mean: Array  # m: the shrunken gain
     posterior_variance: Array  # V: posterior variance, the uncertainty of mu included
     prob: Array  # P: posterior probability that the true gain is above 0
-    weight: Array  # w in [0, 1]: trust in the teacher
-    mu: Array  # scalar: prior mean of the gain
-    tau2: Array  # scalar: prior variance of the gain
-    var_mu: Array  # scalar: sampling variance of mu
+    weight: Array  # w: trust in the teacher, in [0, 1], or in [-1, 1] if signed
+    mu: Array  # mean of the unit's prior
+    tau2: Array  # variance of the unit's prior; of `hier`: between tasks
+    var_mu: Array  # sampling variance of mu
+    om2: Array  # of `hier`: variance of a task's skills
 
 
 class Evidence(NamedTuple):
-    gain: Array  # d [units]
-    variance: Array  # v [units], smoothed: never zero, used in the posterior
-    unbiased: Array  # vu [units], unbiased: used to estimate the prior
-    present: Array  # bool [units]
+    """Arrays [units]. The variances of d are the sums of those of its two rates, with a skill (1) and without (0)."""
+
+    gain: Array  # d
+    v1: Array  # smoothed: never zero, used in the posterior
+    v0: Array
+    u1: Array  # unbiased: used to estimate the prior; smoothed for a rate of one trial, which has no unbiased one
+    u0: Array
+    present: Array  # bool
+
+    @property
+    def variance(self) -> Array:
+        return self.v1 + self.v0
 
 
 # Trust functions of gain d, shrinkage B, posterior mean m, probability P, scale kappa; all end in [0, 1].
-WEIGHTS: dict[str, Callable[[Array, Array, Array, Array, float], Array]] = {
+Weight = Callable[[Array, Array, Array, Array, float], Array]
+WEIGHTS: dict[str, Weight] = {
     "pos_mean": lambda d, B, m, P, kappa: jnp.clip(m / kappa, 0.0, 1.0),
     "prob": lambda d, B, m, P, kappa: P,
     "prob_excess": lambda d, B, m, P, kappa: jnp.maximum(2.0 * P - 1.0, 0.0),
@@ -76,6 +72,13 @@ WEIGHTS: dict[str, Callable[[Array, Array, Array, Array, float], Array]] = {
     "raw": lambda d, B, m, P, kappa: jnp.clip(d, 0.0, 1.0),
     "one": lambda d, B, m, P, kappa: jnp.ones_like(d),
     "zero": lambda d, B, m, P, kappa: jnp.zeros_like(d),
+}
+# The same in [-1, 1], for those that are 0 where there is nothing to gain: a teacher that misleads repels.
+SIGNED: dict[str, Weight] = {
+    "pos_mean": lambda d, B, m, P, kappa: jnp.clip(m / kappa, -1.0, 1.0),
+    "prob_excess": lambda d, B, m, P, kappa: 2.0 * P - 1.0,
+    "reliability": lambda d, B, m, P, kappa: (1.0 - B) * jnp.sign(m),
+    "raw": lambda d, B, m, P, kappa: jnp.clip(d, -1.0, 1.0),
 }
 
 
@@ -92,45 +95,16 @@ def evidence(
     s1, n1, s0, n0 = (jnp.asarray(x, dtype=float) for x in (s1, n1, s0, n0))
     present = jnp.asarray(valid, dtype=bool) & (n1 > 0) & (n0 > 0)
     n1, n0 = jnp.maximum(n1, 1.0), jnp.maximum(n0, 1.0)
-    p1, p0 = s1 / n1, s0 / n0
-    q1, q0 = (s1 + c0) / (n1 + 2.0 * c0), (s0 + c0) / (n0 + 2.0 * c0)
-    smoothed = q1 * (1.0 - q1) / n1 + q0 * (1.0 - q0) / n0
-    # A single trial has no unbiased variance; the maxima only keep the unused branch finite.
-    unbiased = p1 * (1.0 - p1) / jnp.maximum(n1 - 1.0, 1.0) + p0 * (1.0 - p0) / jnp.maximum(n0 - 1.0, 1.0)
-    unbiased = jnp.where(jnp.minimum(n1, n0) >= 2.0, unbiased, smoothed)
-    return Evidence(p1 - p0, smoothed, unbiased, present)
+    (v1, u1), (v0, u0) = _variances(s1, n1, c0), _variances(s0, n0, c0)
+    return Evidence(s1 / n1 - s0 / n0, v1, v0, u1, u0, present)
 
 
-def merge(state: PriorState, gain: Array, unbiased: Array, present: Array, decay: float) -> PriorState:
-    """S <- decay * S + this step's sums over the units that are present.
-
-    W uses the mean of the step itself, so that a drift of mu over training does not inflate tau2. The raw
-    sums are decayed, never tau2: it is cut off at a floor, and averages of cut-off values are biased upwards.
-    """
-    count = jnp.sum(present, dtype=float)
-    total = jnp.sum(jnp.where(present, gain, 0.0))
-    deviation = jnp.where(present, gain - total / jnp.maximum(count, 1.0), 0.0)
-    return PriorState(
-        N=decay * state.N + count,
-        D1=decay * state.D1 + total,
-        W=decay * state.W + jnp.sum(deviation**2),
-        F=decay * state.F + jnp.maximum(count - 1.0, 0.0),
-        V=decay * state.V + jnp.sum(jnp.where(present, unbiased, 0.0)),
-    )
-
-
-def prior_moments(state: PriorState, cfg: TrustConfig) -> tuple[Array, Array, Array]:
-    """Scalars (mu, tau2, var_mu): mu = D1/N, tau2 = max(floor, W/F - V/N), var_mu = (W/F)/N.
-
-    With fewer than `min_units` (decayed) units, or no degree of freedom yet: the start, (0, tau2_start, 0).
-    """
-    units, freedom = state.N, state.F
-    enough = (units >= cfg.min_units) & (freedom > 0.0)
-    units, freedom = jnp.where(enough, units, 1.0), jnp.where(enough, freedom, 1.0)
-    spread = state.W / freedom
-    mu = jnp.where(enough, state.D1 / units, 0.0)
-    tau2 = jnp.where(enough, jnp.maximum(spread - state.V / units, cfg.tau2_floor), cfg.tau2_start)
-    return mu, tau2, jnp.where(enough, spread / units, 0.0)
+def _variances(s: Array, n: Array, c0: float) -> tuple[Array, Array]:
+    """Of the rate s/n: smoothed, and unbiased where n >= 2."""
+    p, q = s / n, (s + c0) / (n + 2.0 * c0)
+    smoothed = q * (1.0 - q) / n
+    # The maximum only keeps the unused branch finite.
+    return smoothed, jnp.where(n >= 2.0, p * (1.0 - p) / jnp.maximum(n - 1.0, 1.0), smoothed)
 
 
 def update_prior(
@@ -141,10 +115,17 @@ def update_prior(
     n0: ArrayLike,
     valid: ArrayLike,
     cfg: TrustConfig,
+    classes: ArrayLike | None = None,
+    task: ArrayLike | None = None,
 ) -> PriorState:
-    """Merge one step's units (arguments as in `evidence`). A step updates first and calls `trust` after."""
+    """Merge one step's units (arguments as in `trust`). A step updates first and calls `trust` after."""
     seen = evidence(s1, n1, s0, n0, valid, cfg.c0)
-    return merge(state, seen.gain, seen.unbiased, seen.present, cfg.decay)
+    if cfg.unit == "hier":
+        return merge_tasks(state, seen.gain, seen.u1, seen.u0, seen.present, cfg.decay, _tasks(task), classes)
+    # Where either rate has a single trial, the smoothed variance of d as a whole stands in.
+    plain = jnp.minimum(jnp.asarray(n1), jnp.asarray(n0)) >= 2
+    unbiased = jnp.where(plain, seen.u1 + seen.u0, seen.variance)
+    return merge(state, seen.gain, seen.variance, unbiased, seen.present, cfg.decay, classes)
 
 
 def posterior(d: Array, v: Array, mu: Array, tau2: Array, var_mu: Array) -> tuple[Array, Array, Array, Array]:
@@ -166,17 +147,37 @@ def trust(
     n0: ArrayLike,
     valid: ArrayLike,
     cfg: TrustConfig,
+    classes: ArrayLike | None = None,
+    task: ArrayLike | None = None,
 ) -> Trust:
-    """Posterior gain and teacher weight of each unit (arguments as in `evidence`) under the prior in `state`.
+    """Posterior gain and teacher weight of each unit under the prior in `state`.
+
+    Args:
+        s1, n1, s0, n0, valid: [units], as in `evidence`.
+        classes: int [units], whose prior each unit has; -1, and by default: that of all units.
+        task: int [units] in [0, units), the task of each skill; `hier` needs it.
 
     Raises:
-        ValueError: `cfg.function` is not one of the seven trust functions.
+        ValueError: `cfg.function` is no trust function, or has no signed form although `cfg.signed`.
     """
-    if cfg.function not in WEIGHTS:
-        raise ValueError(f"trust.function is {cfg.function!r}; use one of {', '.join(WEIGHTS)}.")
+    functions = SIGNED if cfg.signed else WEIGHTS
+    if cfg.function not in functions:
+        raise ValueError(
+            f"trust.function is {cfg.function!r} with trust.signed={cfg.signed}; use one of {', '.join(functions)}."
+        )
     seen = evidence(s1, n1, s0, n0, valid, cfg.c0)
-    mu, tau2, var_mu = prior_moments(state, cfg)
-    B, m, V, P = posterior(seen.gain, seen.variance, mu, tau2, var_mu)
-    w = WEIGHTS[cfg.function](seen.gain, B, m, P, cfg.kappa)
+    prior = prior_of_units(state, cfg, jnp.full(seen.gain.shape, -1) if classes is None else classes)
+    if cfg.unit == "hier":
+        B, m, V, _ = task_posterior(seen.gain, seen.v1, seen.v0, seen.present, _tasks(task), prior)
+        P = norm.cdf(m / jnp.sqrt(V))
+    else:
+        B, m, V, P = posterior(seen.gain, seen.variance, prior.mu, prior.tau2, prior.var_mu)
+    w = functions[cfg.function](seen.gain, B, m, P, cfg.kappa)
     d, v, B, m, V, P, w = (jnp.where(seen.present, x, 0.0) for x in (seen.gain, seen.variance, B, m, V, P, w))
-    return Trust(d, v, B, m, V, P, w, mu, tau2, var_mu)
+    return Trust(d, v, B, m, V, P, w, prior.mu, prior.tau2, prior.var_mu, prior.om2)
+
+
+def _tasks(task: ArrayLike | None) -> Array:
+    if task is None:
+        raise ValueError("trust.unit is 'hier', which needs the task of each unit.")
+    return jnp.asarray(task)

@@ -9,7 +9,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from rsipo_jax.models.transformer import Params
-from rsipo_jax.skills.trust import PriorState
+from rsipo_jax.skills.prior import PriorState
 from rsipo_jax.training.state import TrainState
 
 KEEP = 2  # checkpoints kept, the last ones

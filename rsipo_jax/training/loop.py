@@ -26,7 +26,7 @@ from rsipo_jax.reports.memory import peak_host_memory
 from rsipo_jax.reports.records import read_records
 from rsipo_jax.reports.run_log import RECORDS, RunLog
 from rsipo_jax.reports.tables import panel_line, summary
-from rsipo_jax.skills.trust import PriorState
+from rsipo_jax.skills.prior import PriorState
 from rsipo_jax.training import setup
 from rsipo_jax.training.checkpoint import Checkpoints
 from rsipo_jax.training.state import TrainState, create_state, make_optimizer

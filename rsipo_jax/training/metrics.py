@@ -84,11 +84,13 @@ def step_metrics(
     pull = pulls[0] * np.abs(credit.trust[acting] * np.clip(gap, -clip, clip))
     gains, weights = evidence.gains, evidence.trust
     measured, tasks = np.asarray(gains.skill_measured), np.asarray(gains.task_measured)
+    judged = np.asarray(weights.variance) > 0  # units with evidence
     metrics |= {
         "distill": pulls[0],
         "eta": pulls[1],
-        "prior_mean": float(weights.mu),
-        "prior_variance": float(weights.tau2),
+        "prior_mean": _mean(np.asarray(weights.mu)),
+        "prior_variance": _mean(np.asarray(weights.tau2)),
+        "prior_skill_variance": _mean(np.asarray(weights.om2)),
         "teacher_gap": _mean(gap),
         "teacher_gap_abs": _mean(np.abs(gap)),
         "valid_skills": _mean(evidence.valid[evidence.written]),
@@ -114,8 +116,10 @@ def step_metrics(
             "teacher_equal": _mean(~better & ~worse),
             "gain_std": float(np.std(task_gains)),
             "skill_gain_std": float(np.std(np.asarray(gains.skill_gain)[measured])),
-            "trust_mean": _mean(np.asarray(weights.weight)[tasks]),
-            "posterior_mean": _mean(np.asarray(weights.posterior_mean)[tasks]),
+            "trust_mean": _mean(np.asarray(weights.weight)[judged]),
+            "trusted": _mean(np.asarray(weights.weight)[judged] > 0),
+            "shrinkage": _mean(np.asarray(weights.shrinkage)[judged]),
+            "posterior_mean": _mean(np.asarray(weights.posterior_mean)[judged]),
             "skill_chars": _mean([len(skill.text) for skill in skills if skill.valid]),
         }
     return metrics

@@ -23,7 +23,10 @@ from rsipo_jax.models.transformer import ModelConfig, Params
 from rsipo_jax.orders import order_stream
 from rsipo_jax.parallel.sharding import batch_shards
 from rsipo_jax.sampling.protocol import Sampling
-from rsipo_jax.skills.trust import PriorState, trust, update_prior
+from rsipo_jax.skills.prior import PriorState
+from rsipo_jax.skills.tokens import token_shrinkage
+from rsipo_jax.skills.trust import trust, update_prior
+from rsipo_jax.skills.units import count_units
 from rsipo_jax.skills.writing import Skill, draw_analysed, shuffled_skills, write_skills
 from rsipo_jax.training.metrics import Phases, sampler_metrics, step_metrics
 from rsipo_jax.training.packing import microbatch_bins, pack
@@ -127,6 +130,11 @@ def train_step(
         scores = _scores(learner, policy, rows, views, drift)
 
     credit = method.credit(outcomes, evidence, _tokens(rows, trajectories))
+    if evidence is not None and config.trust.token_shrinkage:
+        clip = config.loss.distill_clip
+        gap = np.clip(scores.teacher - scores.old, -clip, clip)
+        taught = (rows.kind == ACTION) & evidence.valid[rows.token_episode]
+        credit = replace(credit, trust=credit.trust * token_shrinkage(gap, rows.token_episode, taught))
     with phases("update"):
         pulls = strengths(config, step, distill_scale)
         state, sums, norms = _update(learner, state, rows, views, scores, credit, step, pulls)
@@ -204,7 +212,7 @@ def _weigh(
     prior: PriorState,
     agent: Agent,
 ) -> tuple[SkillEvidence, PriorState]:
-    """The execution check: replay gains, the reward of each skill, the task's trust, and the new prior."""
+    """The execution check: replay gains, the reward of each skill, the trust of each unit, and the new prior."""
     k, config = agent.config.skill.replays, agent.config
     readable = np.asarray([skill.valid for skill in skills])
     replay_won, replay_valid = np.zeros((len(skills), k), bool), np.zeros((len(skills), k), bool)
@@ -213,13 +221,16 @@ def _weigh(
         replay_valid[readable] = _valid(replays).reshape(-1, k)
     won = np.asarray([t.won for t in trajectories])
     gains = replay_gains(won, outcomes.valid, outcomes.group, replay_won, replay_valid, outcomes.num_groups)
-    counts = (gains.s1, gains.n1, gains.s0, gains.n0, gains.task_measured)
-    prior = update_prior(prior, *counts, config.trust)
+    episodes = won, outcomes.valid, outcomes.group
+    units = count_units(*episodes, replay_won, replay_valid, outcomes.num_groups, config.trust)
+    labels = {"classes": units.classes, "task": units.task}
+    prior = update_prior(prior, *units.counts, config.trust, **labels)
+    belief = trust(prior, *units.counts, config.trust, **labels)
     chars = np.asarray([len(skill.text) for skill in skills])
     rewards = np.asarray(skill_rewards(gains.skill_gain, readable, chars, config.skill), np.float32)
     written = np.asarray([t.writing is not None for t in trajectories])
     return SkillEvidence(
-        written, readable, rewards, gains, trust(prior, *counts, config.trust), won, config.skill.adv_group
+        written, readable, rewards, gains, belief, units.of_episode, won, config.skill.adv_group
     ), prior
 
 
@@ -326,8 +337,8 @@ def _skill_records(
     columns = {
         "gain": np.asarray(gains.skill_gain), "reward": evidence.rewards,
         "task_gain": np.asarray(gains.task_gain)[[t.group for t in trajectories]],
-        "posterior": np.asarray(weights.posterior_mean)[[t.group for t in trajectories]],
-        "trust": np.asarray(weights.weight)[[t.group for t in trajectories]],
+        "posterior": np.asarray(weights.posterior_mean)[evidence.unit],
+        "trust": np.asarray(weights.weight)[evidence.unit],
     }  # fmt: skip
     return [
         {

@@ -13,7 +13,8 @@ from rsipo_jax.config import SkillConfig, TrustConfig
 from rsipo_jax.methods.advantages import replay_gains, skill_rewards
 from rsipo_jax.methods.method import Outcomes, SkillEvidence
 from rsipo_jax.methods.skill_credit import skill_advantages
-from rsipo_jax.skills.trust import PriorState, trust
+from rsipo_jax.skills.prior import PriorState
+from rsipo_jax.skills.trust import trust
 
 G = 4
 CFG = SkillConfig()
@@ -34,7 +35,7 @@ def evidence(
     counts = gains.s1, gains.n1, gains.s0, gains.n0, gains.task_measured
     outcomes = Outcomes(won.astype(np.float32), ids, valid, n // G)
     trusted = trust(PriorState.zero(), *counts, TrustConfig())
-    return outcomes, SkillEvidence(valid, readable, rewards, gains, trusted, won, group)
+    return outcomes, SkillEvidence(valid, readable, rewards, gains, trusted, ids, won, group)
 
 
 def flags(n: int) -> st.SearchStrategy[np.ndarray]:

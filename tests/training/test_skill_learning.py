@@ -13,7 +13,8 @@ from rsipo_jax.methods.advantages import replay_gains, skill_rewards
 from rsipo_jax.methods.losses import loss_sums
 from rsipo_jax.methods.method import Outcomes, SkillEvidence
 from rsipo_jax.methods.skill_credit import skill_advantages
-from rsipo_jax.skills.trust import PriorState, trust
+from rsipo_jax.skills.prior import PriorState
+from rsipo_jax.skills.trust import trust
 
 TASKS, G, WORDS, HELPFUL = 4, 8, 5, 2
 STEPS = 30
@@ -42,7 +43,7 @@ def helpful_probability(sign: int, eta: float, group: str) -> float:
         rewards = np.asarray(skill_rewards(gains.skill_gain, valid, words, SkillConfig()), np.float32)
         counts = gains.s1, gains.n1, gains.s0, gains.n0, gains.task_measured
         trusted = trust(PriorState.zero(), *counts, TrustConfig())
-        evidence = SkillEvidence(valid, valid, rewards, gains, trusted, won, group)
+        evidence = SkillEvidence(valid, valid, rewards, gains, trusted, ids, won, group)
         advantages = skill_advantages(Outcomes(won.astype(np.float32), ids, valid, TASKS), evidence)
         logits = logits - jax.grad(loss)(logits, words, advantages)
     return float(jax.nn.softmax(logits)[HELPFUL])

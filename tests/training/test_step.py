@@ -30,7 +30,7 @@ from rsipo_jax.config import (
 from rsipo_jax.envs.protocol import Observation, Task
 from rsipo_jax.models.transformer import ModelConfig, init_params
 from rsipo_jax.sampling.protocol import Address
-from rsipo_jax.skills.trust import PriorState
+from rsipo_jax.skills.prior import PriorState
 from rsipo_jax.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_sentencepiece
 from rsipo_jax.training import step as step_module
 from rsipo_jax.training.rows import ACTION, CONTEXT, SKILL
@@ -155,7 +155,7 @@ def test_credit_of_two_tasks(tokenizer: SentencePieceTokenizer, monkeypatch: pyt
     assert result.metrics["valid_skills"] == 0.75
     assert result.metrics["valid_actions"] == pytest.approx(7 / 8)
     assert [s["gain"] for s in result.skills] == [0.5, -0.5, None, 1.0]
-    assert float(result.prior.N) == 2.0
+    assert float(result.prior.N[0]) == 2.0
 
 
 def test_a_skill_never_written_leaves_the_others_alone(
