@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsipo_jax.config import Config, ModelSection, SkillConfig, TrustConfig
+from rsipo_jax.config import TrustConfig
 from rsipo_jax.skills.units import Units, count_units
-from rsipo_jax.validation import ConfigError, to_config_dict, validated
+from rsipo_jax.validation import ConfigError
+from tests.training.tiny_run import config
 
 # Two tasks of four episodes. Task 0: won, lost, won, void. Task 1: all lost.
 WON = np.array([1, 0, 1, 1, 0, 0, 0, 0], bool)
@@ -115,7 +116,5 @@ def test_leave_one_out_rates_average_to_the_rate_and_skills_may_stand_in_any_ord
     ],
 )
 def test_what_does_not_go_together_is_refused(changes: dict, replays: int, message: str) -> None:
-    model = ModelSection(hidden_size=16, intermediate_size=32, num_layers=1, num_heads=2, num_kv_heads=1)
-    config = Config(model=model, trust=TrustConfig(**changes), skill=SkillConfig(replays=replays))
     with pytest.raises(ConfigError, match=message):
-        validated(to_config_dict(config))
+        config(**{"skill.replays": replays, **{f"trust.{key}": value for key, value in changes.items()}})
