@@ -169,9 +169,9 @@ def run_all(runs: Sequence[Run], jobs: int, console: Console, lock: int) -> dict
                         waiting.remove(run)
                     elif len(going) < jobs and (run.base is None or _ended(run.base, waiting, going)):
                         waiting.remove(run)
-                        console.print(
-                            Text(f"{run.name}: {_recorded(run)} of {run.config.train.steps} steps so far")
-                        )
+                        done, steps = _recorded(run), run.config.train.steps
+                        what = f"from step {done} of {steps}" if run.base else "games, SFT"
+                        console.print(Text(f"{run.name}: {what}"))
                         going[_start(run, lock)] = (run, time.monotonic())
                 now = sum(map(_recorded, started))
                 if now != recorded:
