@@ -256,7 +256,9 @@ def test_a_misleading_source_gives_each_task_the_skills_of_the_other_and_trains_
     result, sampler, rows, _, credit = run_step(tokenizer, with_skill(source="shuffled"), monkeypatch)
     assert [s["text"] for s in result.skills] == ["", "win", "win at once", "look"]
     read = {
-        r.address[2:4]: tokenizer.decode(r.prompt.tolist()) for r in sampler.requests if r.address[0] == REPLAY
+        r.address[2:4]: tokenizer.decode(r.prompt.tolist())
+        for r in sampler.requests
+        if r.address[0] == REPLAY
     }
     assert read.keys() == {(0, 1), (1, 0), (1, 1)}
     assert "before you act: win" in read[0, 1] and "before you act: look" in read[1, 1]
@@ -272,7 +274,10 @@ def test_a_static_source_writes_with_the_sft_policy_and_trains_no_writing(
     monkeypatch.setattr(
         ScriptedSampler,
         "load",
-        lambda self, params, version: (loaded.append((params, len(self.requests))), load(self, params, version))[1],
+        lambda self, params, version: (
+            loaded.append((params, len(self.requests))),
+            load(self, params, version),
+        )[1],
     )
     result, sampler, rows, _, _ = run_step(tokenizer, with_skill(source="static"), monkeypatch)
     purposes = [r.address[0] for r in sampler.requests]
