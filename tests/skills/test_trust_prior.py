@@ -113,9 +113,9 @@ def test_the_state_goes_through_a_checkpoint(tmp_path: Path) -> None:
     state = update_prior(PriorState.zero(), n // 2, n, n // 4, n, n > 0, CFG, np.array([0, 1, 2, -1]))
     params = TrainState({"a": jnp.ones(2)}, (), jnp.zeros((), jnp.int32))
     checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(1, params, state)
+    checkpoints.save(1, params, state, 1.0)
     checkpoints.wait()
-    _, read = checkpoints.restore(1, params, PriorState.zero())
+    _, read, _ = checkpoints.restore(1, params, PriorState.zero())
     checkpoints.close()
     jax.tree.map(np.testing.assert_array_equal, read, state)
     assert float(read.N[0]) == 4 and float(read.N[2]) == 1

@@ -170,7 +170,7 @@ def test_the_sampler_s_log_probabilities_are_the_old_policy_s_where_they_are_equ
 ) -> None:
     params, rows = make_params(model), rows_from(some_trajectories())
     learner = Learner(make_agent(model, rolling(**changes)), model, {}, nudged(params, 0.01), [])
-    scores = step._scores(learner, params, rows, [], Drift(drift, drift, 1))
+    scores = step._scores(learner, params, rows, None, Drift(drift, drift, 1))
     sampled = rows.kind != CONTEXT
     apart = np.abs(scores.old - rows.logprobs)[sampled]  # those of `some_trajectories` are made up
     assert (apart > 0).all() if again else not apart.any()
