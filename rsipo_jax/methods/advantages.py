@@ -53,12 +53,12 @@ def group_advantages(
     returns, ids, valid = jnp.asarray(returns, dtype=float), jnp.asarray(group_ids), jnp.asarray(valid, bool)
     times = jnp.ones_like(returns) if counts is None else jnp.asarray(counts, dtype=float)
     total = partial(segment_sum, segment_ids=ids, num_segments=num_groups)
-    count, drawn = total(times * valid), total(times)
+    count, drawn = total(times * valid), total(jnp.ones_like(returns))
     below = _below_best(returns, ids, num_groups, valid)
     mean = total(times * below) / jnp.maximum(count, 1.0)
     deviation = jnp.where(valid, below - mean[ids], 0.0)
     std = jnp.sqrt(total(times * deviation**2) / jnp.maximum(count - 1.0, 1.0))
-    alone = drawn[ids] == 1.0
+    alone = (drawn[ids] == 1.0) & (times == 1.0)
     if mean_norm:
         return jnp.where(alone & valid, returns, deviation)
     return jnp.where(alone & valid, returns, deviation) / (jnp.where(alone, 1.0, std[ids]) + EPSILON)

@@ -45,10 +45,11 @@ def token(
         if cfg.hybrid == "advantage":
             advantage += weight * min(max(teacher - student, -cfg.distill_clip), cfg.distill_clip)
         elif cfg.hybrid == "gated_loss":
-            gate = 1 / (1 + math.exp(-cfg.gate_slope * (teacher - frozen)))
-            extra = weight * gate * (teacher - new)
+            gap = min(max(teacher - frozen, -cfg.distill_clip), cfg.distill_clip)
+            gate = 1 / (1 + math.exp(-cfg.gate_slope * gap))
+            extra = weight * gate * (gap + frozen - new)
         else:
-            sign = (advantage > 0) - (advantage < 0)
+            sign = math.copysign(1, advantage)
             g = min(max(math.exp(sign * (teacher - student)) - 1, -0.2), 0.2)
             advantage *= max(1 + weight * g, 0.1)
     return (

@@ -25,7 +25,10 @@ OPTIONS = [
     LossConfig(kl_kind="k1", kl=0.1),
     LossConfig(kl_kind="k2", kl=0.1),
     LossConfig(average="sequence"),
+    LossConfig(clip=0.05, dual_clip=1.2),
+    LossConfig(distill_clip=0.1),
     LossConfig(hybrid="gated_loss"),
+    LossConfig(hybrid="gated_loss", distill_clip=0.1),
     LossConfig(hybrid="gated_loss", gate_slope=0.0),
     LossConfig(hybrid="modulate"),
     LossConfig(teacher="current"),
@@ -109,8 +112,14 @@ def test_golden_gated_loss(x64: bool, tolerance: float) -> None:
     with jax.enable_x64(x64):
         for weight, expected in ((np.ones((4, 1)), 0.15658715696501105), (TRUST, 0.053714300932161764)):
             teacher, old, new, w = arrays(TEACHER, OLD, NEW, weight)
-            run = jax.jit(lambda w, t, o, n: taught(trajectory_advantages(), w, t, o, n, MASK, cfg)[1].sum())
-            assert float(run(w, teacher, old, new)) / MASK.sum() == pytest.approx(expected, abs=tolerance)
+
+            def mean(n: Array, w: Array = w, teacher: Array = teacher, old: Array = old) -> Array:
+                return taught(trajectory_advantages(), w, teacher, old, n, MASK, cfg)[1].sum() / MASK.sum()
+
+            value, gradient = jax.jit(jax.value_and_grad(mean))(new)
+            assert float(value) == pytest.approx(expected, abs=tolerance)
+            if (weight == 1).all():  # of the log-probs alone, so that what is left is the mean of the gates
+                assert float(-gradient.sum()) == pytest.approx(0.5208336555140506, abs=tolerance)
 
 
 @pytest.mark.parametrize(("x64", "tolerance"), [(True, 1e-6), (False, 1e-5)])
@@ -118,14 +127,20 @@ def test_golden_modulation(x64: bool, tolerance: float) -> None:
     cfg = LossConfig(hybrid="modulate")
     with jax.enable_x64(x64):
         teacher, old, new, half = arrays(TEACHER, OLD, NEW, np.full((4, 1), 0.5))
-        found, extra = taught(trajectory_advantages(), half, teacher, old, new, MASK, cfg)
+        run = jax.jit(lambda t, o, n, w: taught(trajectory_advantages(), w, t, o, n, MASK, cfg))
+        found, extra = run(teacher, old, new, half)
+        # GRSD compares turns: the mean log-ratio of the row at each of its tokens.
+        gap = (TEACHER - OLD).mean(axis=1, where=MASK, keepdims=True)
+        by_turn, _ = run(old + gap, old, new, half)
+    turns = np.array([[0.77781636], [-0.70710578], [0.77781636], [-0.77781636]])
+    np.testing.assert_allclose(by_turn, np.where(MASK, turns, 0), atol=tolerance)
     expected = [
         [0.77781636, 0.6363952, 0.77781636],
         [-0.77781636, -0.64301751, 0],
         [0.70710578, 0.77781636, 0.70710578],
         [-0.77781636, -0.77781636, 0],
     ]
-    np.testing.assert_allclose(found, expected, atol=max(tolerance, 1e-6))
+    np.testing.assert_allclose(found, expected, atol=tolerance)
     assert not np.any(extra)
 
 
