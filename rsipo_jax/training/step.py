@@ -228,7 +228,7 @@ def _weigh(
     belief = trust(prior, *units.counts, config.trust, **labels)
     chars = np.asarray([len(skill.text) for skill in skills])
     rewards = np.asarray(skill_rewards(gains.skill_gain, readable, chars, config.skill), np.float32)
-    written = np.asarray([t.writing is not None for t in trajectories])
+    written = np.asarray([skill.written for skill in skills])
     return SkillEvidence(
         written, readable, rewards, gains, belief, units.of_episode, won, config.skill.adv_group
     ), prior
