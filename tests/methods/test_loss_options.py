@@ -182,7 +182,27 @@ def test_only_the_modulation_is_dead_where_there_is_no_advantage() -> None:
         assert trains == (hybrid != "modulate")
 
 
-@given(st.integers(0, 500), st.floats(-1, 1), st.sampled_from(["behaviour", "current"]))
+@pytest.mark.parametrize(
+    ("weight", "gap", "factor"),
+    [
+        (1.0, 0.1, np.exp(0.1)),  # the teacher agrees with the advantage
+        (1.0, 9.0, 1.2),  # by no more than 0.2
+        (1.0, -9.0, 0.8),
+        (-2.0, 9.0, 0.6),  # where the teacher repels
+        (6.0, -9.0, 0.1),  # a tenth of the advantage is left
+    ],
+)
+@pytest.mark.parametrize("adv", [2.0, -2.0])
+def test_the_modulation_is_bounded_and_leaves_a_tenth(
+    adv: float, weight: float, gap: float, factor: float
+) -> None:
+    cfg = LossConfig(hybrid="modulate")
+    given_ = arrays([[adv]], [[weight]], [[np.sign(adv) * gap - 1]], [[-1.0]], [[-1.0]])
+    found, _ = taught(*given_, jnp.ones((1, 1), bool), cfg)
+    assert float(found[0, 0]) == pytest.approx(adv * factor, rel=1e-5)
+
+
+@given(st.integers(0, 500), st.floats(-10, 10), st.sampled_from(["behaviour", "current"]))
 def test_the_modulation_keeps_the_sign_of_every_advantage(seed: int, weight: float, teacher: str) -> None:
     new, old, _, wild, adv, _, mask = drawn(seed)
     cfg = LossConfig(hybrid="modulate", teacher=teacher)

@@ -152,8 +152,8 @@ def test_logits_get_a_gradient_exactly_where_a_sampled_token_is_predicted(
     [
         replace(LOSS, clip_high=0.3),
         replace(LOSS, average="sequence", kl_kind="k2", teacher="current"),
-        replace(LOSS, hybrid="gated_loss", kl_kind="k1"),
-        replace(LOSS, hybrid="modulate", average="sequence"),
+        replace(LOSS, hybrid="gated_loss", kl_kind="k1", average="sequence"),
+        replace(LOSS, hybrid="modulate"),
     ],
     ids=["advantage", "sequence", "gated_loss", "modulate"],
 )
