@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jax import Array
 
 from rsipo_jax.config import LossConfig
-from rsipo_jax.methods.losses import AVERAGES, HYBRIDS, KL, loss_sums, taught
+from rsipo_jax.methods.losses import AVERAGES, HYBRIDS, KL, loss_sums, policy_loss, taught
 from rsipo_jax.validation import CHOICES
 from tests.methods import reference
 from tests.methods.test_losses import MASK, NEW, OLD, TEACHER, TRUST, arrays, trajectory_advantages
@@ -161,6 +161,22 @@ def test_without_trust_every_form_is_grpo_bit_for_bit(hybrid: str, teacher: str,
         assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
     spoiled = np.where(mask & (weight != 0), old + 0.1, poison)
     assert all(np.isfinite(a).all() for a in run(spoiled, weight, cfg))
+
+
+@pytest.mark.parametrize(
+    ("advantage", "ratio", "value", "slope"),
+    [
+        (2.0, 1.25, -2.5, -2.5),  # beyond 1 + clip, within 1 + clip_high
+        (2.0, 1.5, -2.56, 0.0),
+        (-2.0, 0.75, 1.6, 0.0),  # the lower end stays at 1 - clip
+    ],
+)
+def test_an_upper_end_of_its_own(advantage: float, ratio: float, value: float, slope: float) -> None:
+    cfg = LossConfig(clip=0.2, clip_high=0.28)
+    found = jax.value_and_grad(lambda x: policy_loss(x, jnp.array(-1.0), jnp.array(advantage), cfg))(
+        -1.0 + jnp.log(ratio)
+    )
+    np.testing.assert_allclose(found, (value, slope), atol=1e-5)
 
 
 def test_a_gate_without_slope_is_half_of_imitation() -> None:
