@@ -14,6 +14,7 @@ import numpy as np
 
 from rsipo_jax.agents.rollout import ACT, REPLAY, Agent, Episode, rollout, sampling_of
 from rsipo_jax.agents.trajectory import Trajectory
+from rsipo_jax.config import RolloutConfig
 from rsipo_jax.envs.protocol import Task
 from rsipo_jax.methods import METHODS
 from rsipo_jax.methods.advantages import replay_gains, skill_rewards
@@ -96,7 +97,7 @@ def train_step(
         trajectories = rollout(agent, plan, ACT, step, sampling, on_done)
         outcomes = Outcomes(
             _returns(trajectories, agent), group, _valid(trajectories), len(tasks), config.loss,
-            _turns(trajectories, agent),
+            _turns(trajectories, config.rollout),
         )  # fmt: skip
 
     with phases("watch"):
@@ -181,9 +182,8 @@ def _valid(trajectories: Sequence[Trajectory]) -> np.ndarray:
     return np.asarray([not t.void for t in trajectories])
 
 
-def _turns(trajectories: Sequence[Trajectory], agent: Agent) -> Turns:
+def _turns(trajectories: Sequence[Trajectory], cfg: RolloutConfig) -> Turns:
     """The turns of the episodes that were not void."""
-    cfg = agent.config.rollout
     played = [(e, t, i) for e, t in enumerate(trajectories) if not t.void for i in range(len(t.turns))]
     won = [t.won and i + 1 == len(t.turns) for _, t, i in played]
     malformed = [not t.turns[i].valid for _, t, i in played]

@@ -177,6 +177,12 @@ def test_counts_are_as_many_rows_with_the_same_return(
     np.testing.assert_allclose(np.asarray(found)[episodes], written_out, atol=1e-3)
 
 
+def test_statistics_over_rows_take_no_episode_for_lone_that_a_void_left_alone() -> None:
+    returns, groups, valid = np.array([10.0, 0, 7]), np.array([0, 0, 1]), np.array([True, False, True])
+    found = group_advantages(returns, groups, 2, valid, counts=[1, 0, 1])  # a voided episode has no turns
+    np.testing.assert_allclose(found, [0, 0, 7], rtol=1e-5)
+
+
 @given(rows, st.lists(st.integers(1, 6), min_size=12, max_size=12))
 def test_leave_one_out_against_a_loop(drawn: list[tuple[float, int, bool]], turns: list[int]) -> None:
     returns, groups, valid = (np.array(x) for x in zip(*drawn, strict=True))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jax import Array
 
 from rsipo_jax.config import LossConfig
-from rsipo_jax.methods.losses import AVERAGES, HYBRIDS, KL, loss_sums, taught
+from rsipo_jax.methods.losses import AVERAGES, HYBRIDS, KL, loss_sums, policy_loss, taught
 from rsipo_jax.validation import CHOICES
 from tests.methods import reference
 from tests.methods.test_losses import MASK, NEW, OLD, TEACHER, TRUST, arrays, trajectory_advantages
@@ -163,6 +163,22 @@ def test_without_trust_every_form_is_grpo_bit_for_bit(hybrid: str, teacher: str,
     assert all(np.isfinite(a).all() for a in run(spoiled, weight, cfg))
 
 
+@pytest.mark.parametrize(
+    ("advantage", "ratio", "value", "slope"),
+    [
+        (2.0, 1.25, -2.5, -2.5),  # beyond 1 + clip, within 1 + clip_high
+        (2.0, 1.5, -2.56, 0.0),
+        (-2.0, 0.75, 1.6, 0.0),  # the lower end stays at 1 - clip
+    ],
+)
+def test_an_upper_end_of_its_own(advantage: float, ratio: float, value: float, slope: float) -> None:
+    cfg = LossConfig(clip=0.2, clip_high=0.28)
+    found = jax.value_and_grad(lambda x: policy_loss(x, jnp.array(-1.0), jnp.array(advantage), cfg))(
+        -1.0 + jnp.log(ratio)
+    )
+    np.testing.assert_allclose(found, (value, slope), atol=1e-5)
+
+
 def test_a_gate_without_slope_is_half_of_imitation() -> None:
     new, old, _, teacher, adv, weight, mask = drawn(2)
     cfg = LossConfig(hybrid="gated_loss", gate_slope=0.0)
@@ -182,7 +198,27 @@ def test_only_the_modulation_is_dead_where_there_is_no_advantage() -> None:
         assert trains == (hybrid != "modulate")
 
 
-@given(st.integers(0, 500), st.floats(-1, 1), st.sampled_from(["behaviour", "current"]))
+@pytest.mark.parametrize(
+    ("weight", "gap", "factor"),
+    [
+        (1.0, 0.1, np.exp(0.1)),  # the teacher agrees with the advantage
+        (1.0, 9.0, 1.2),  # by no more than 0.2
+        (1.0, -9.0, 0.8),
+        (-2.0, 9.0, 0.6),  # where the teacher repels
+        (6.0, -9.0, 0.1),  # a tenth of the advantage is left
+    ],
+)
+@pytest.mark.parametrize("adv", [2.0, -2.0])
+def test_the_modulation_is_bounded_and_leaves_a_tenth(
+    adv: float, weight: float, gap: float, factor: float
+) -> None:
+    cfg = LossConfig(hybrid="modulate")
+    given_ = arrays([[adv]], [[weight]], [[np.sign(adv) * gap - 1]], [[-1.0]], [[-1.0]])
+    found, _ = taught(*given_, jnp.ones((1, 1), bool), cfg)
+    assert float(found[0, 0]) == pytest.approx(adv * factor, rel=1e-5)
+
+
+@given(st.integers(0, 500), st.floats(-10, 10), st.sampled_from(["behaviour", "current"]))
 def test_the_modulation_keeps_the_sign_of_every_advantage(seed: int, weight: float, teacher: str) -> None:
     new, old, _, wild, adv, _, mask = drawn(seed)
     cfg = LossConfig(hybrid="modulate", teacher=teacher)

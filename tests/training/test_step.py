@@ -14,9 +14,11 @@ from math import sqrt
 import jax
 import numpy as np
 import pytest
+from hypothesis import given
 
 from rsipo_jax.agents.context import Conversation, make_context
 from rsipo_jax.agents.rollout import ACT, REPLAY, WRITE, Agent
+from rsipo_jax.agents.trajectory import Trajectory
 from rsipo_jax.config import (
     Config,
     ContextConfig,
@@ -28,15 +30,20 @@ from rsipo_jax.config import (
     TrainConfig,
 )
 from rsipo_jax.envs.protocol import Observation, Task
-from rsipo_jax.models.transformer import ModelConfig, init_params
+from rsipo_jax.methods.method import Credit
+from rsipo_jax.models.transformer import ModelConfig, Params, init_params
 from rsipo_jax.sampling.protocol import Address
 from rsipo_jax.skills.prior import PriorState
 from rsipo_jax.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_sentencepiece
 from rsipo_jax.training import step as step_module
-from rsipo_jax.training.rows import ACTION, CONTEXT, SKILL
+from rsipo_jax.training.packing import MicroBatch
+from rsipo_jax.training.rows import ACTION, CONTEXT, SKILL, Rows, rows_from
 from rsipo_jax.training.state import create_state, make_optimizer
 from rsipo_jax.training.step import Learner, train_step
+from rsipo_jax.training.update import Batch, TokenScores
 from tests.agents.episodes import ScriptedPool, ScriptedSampler
+from tests.models import reference
+from tests.training.trajectories import trajectories
 
 # (purpose, group, rollout) -> what the policy says at its turns; "win" wins. WRITE has one turn.
 SCRIPT = {
@@ -310,3 +317,94 @@ def test_the_log_says_what_the_teacher_and_the_reward_weighed(
     shares = [metrics[f"teacher_{name}"] for name in ("better", "equal", "worse")]
     assert shares == [0.5, 0.5, 0.0]
     assert metrics["distill_to_rl"] > 1e-6 and result.distill_scale == pytest.approx(1 / 1.25)
+
+
+def test_gigpo_credits_each_turn_of_the_sampled_tokens(
+    tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loss = LossConfig(advantage="gigpo", gamma=0.5, omega=2.0)
+    _, _, rows, _, credit = run_step(tokenizer, replace(config("grpo"), loss=loss), monkeypatch)
+    # Both turns of a task saw the same in both rollouts. Task 0 returns 5, 10 from the turns of rollout 0 on and 0, 0 of
+    # rollout 1: +-half at both turns. Task 1 differs at the second turn only, where rollout 1 pays for its malformed action.
+    half = 1 / sqrt(2)
+    fine = 0.05 / (0.1 / sqrt(2) + 1e-6)
+    expected = [(3 * half, 3 * half), (-3 * half, -3 * half), (fine, 3 * fine), (-fine, -3 * fine)]
+    for e, (key, values) in enumerate(zip([(0, 0), (0, 1), (1, 0), (1, 1)], expected, strict=True)):
+        texts = [say((ACT, 1, *key, turn)) for turn in range(2)]
+        lengths = [len(tokenizer.encode(text)) + 1 for text in texts]  # and the stop token
+        found = credit.advantages[(rows.token_episode == e) & (rows.kind == ACTION)]
+        np.testing.assert_allclose(found, np.repeat(values, lengths), rtol=2e-5)
+
+
+def test_the_current_teacher_is_scored_anew_before_every_update(
+    tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its scores are those of the parameters of that moment, of the rows with the skill, one by one in NumPy."""
+    cfg = replace(config(), loss=LossConfig(distill=0.5, teacher="current"))
+    cfg = replace(cfg, train=replace(cfg.train, minibatch_rows=2, learning_rate=0.05))
+    policies: list[Params] = []
+    taught: list[TokenScores] = []
+    join, make_batch = step_module.join, step_module.make_batch
+
+    def joined(trained: Params, frozen: Params) -> Params:
+        policies.append(jax.tree.map(np.array, join(trained, frozen)))
+        return join(trained, frozen)
+
+    def batched(micro: MicroBatch, rows: Rows, scores: TokenScores, credit: Credit) -> Batch:
+        taught.append(scores)
+        assert len(policies) == 1 + len(taught)  # one policy acted, one taught each mini-batch so far
+        mine = micro.take(np.arange(len(rows.tokens)))[micro.segment_ids > 0]
+        members.append(np.unique(rows.token_row[mine]))
+        return make_batch(micro, rows, scores, credit)
+
+    members: list[np.ndarray] = []
+    monkeypatch.setattr(step_module, "join", joined)
+    monkeypatch.setattr(step_module, "make_batch", batched)
+    _, _, rows, scores, _ = run_step(tokenizer, cfg, monkeypatch)
+
+    assert [len(m) for m in members] == [2, 2] and len(rows) == 4
+    context = make_context(tokenizer, cfg)
+    model = ModelConfig(tokenizer.vocab_size, 16, 32, 1, 2, 1, 8, scan_layers=False)
+    for policy, handed, chosen in zip(policies[1:], taught, members, strict=True):
+        for r in range(len(rows)):
+            start, end = rows.starts[r], rows.starts[r + 1]
+            tokens, kind = rows.tokens[start:end], rows.kind[start:end]
+            said = json.loads(SCRIPT[WRITE, *divmod(rows.episode[r], 2)]) if rows.episode[r] != 2 else {}
+            block = context.skill_tokens(said.get("episode_skill", ""))
+            seen = np.insert(tokens, np.full(len(block), rows.skill_at[r]), block)
+            wanted = reference.token_logprobs(policy, model, seen)
+            wanted = np.delete(wanted, rows.skill_at[r] + np.arange(len(block)))
+            found = handed.teacher[start:end][kind == ACTION]
+            np.testing.assert_allclose(found, wanted[kind == ACTION] if r in chosen else 0 * found, atol=1e-4)
+        np.testing.assert_array_equal(handed.old, scores.old)
+    second = np.isin(rows.token_row, members[1]) & (rows.kind == ACTION)
+    moved = taught[1].teacher[second] - scores.teacher[second]  # the first update moved the teacher too
+    assert np.abs(moved).max() > 1e-2
+
+
+@given(trajectories())
+def test_action_tokens_know_the_turn_that_sampled_them(played: list[Trajectory]) -> None:
+    for e, t in enumerate(played):
+        t.won = t.status == "won"
+        t.observations = [f"{e}.{i}" for i in range(len(t.turns) + 1)]
+        t.turns = [replace(turn, valid=i % 2 == 0) for i, turn in enumerate(t.turns)]
+    rows = rows_from(played)
+    cfg = RolloutConfig(win_reward=10.0, invalid_penalty=0.25)
+    tokens, turns = step_module._tokens(rows, played), step_module._turns(played, cfg)
+    assert tokens.turn is not None
+    number = 0
+    for e, t in enumerate(played):
+        if t.void:
+            assert e not in turns.episode
+            continue
+        for i, turn in enumerate(t.turns):
+            np.testing.assert_array_equal(rows.tokens[tokens.turn == number], turn.response)
+            assert (tokens.episode[tokens.turn == number] == e).all()
+            found = turns.episode[number], turns.observations[number]
+            assert found == (e, f"{e}.{i}")
+            last = i + 1 == len(t.turns)
+            assert (turns.rewards[number], turns.penalties[number]) == (10.0 * last, 0.25 * (i % 2))
+            number += 1
+    assert number == len(turns.episode) == len(turns.observations)
+    np.testing.assert_array_equal(tokens.turn >= 0, rows.kind == ACTION)
+    np.testing.assert_array_equal(tokens.skill, rows.kind == SKILL)

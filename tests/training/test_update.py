@@ -32,6 +32,7 @@ from rsipo_jax.training.update import (
     rl_loss,
     score,
 )
+from tests.methods import reference as formulas
 from tests.models import reference
 from tests.models.reference import SMALL, make_params
 from tests.training.trajectories import (
@@ -144,6 +145,75 @@ def test_logits_get_a_gradient_exactly_where_a_sampled_token_is_predicted(
     sampled = np.isin(micro.take(rows.kind), (ACTION, SKILL))
     np.testing.assert_array_equal(reached, np.roll(sampled, -1, axis=1))
     assert not sampled[:, 0].any() and reached.any() and not reached.all()
+
+
+@pytest.mark.parametrize(
+    "cfg",
+    [
+        replace(LOSS, clip_high=0.3),
+        replace(LOSS, average="sequence", kl_kind="k2", teacher="current"),
+        replace(LOSS, hybrid="gated_loss", kl_kind="k1", average="sequence"),
+        replace(LOSS, hybrid="modulate"),
+    ],
+    ids=["advantage", "sequence", "gated_loss", "modulate"],
+)
+def test_the_loss_is_its_formula_from_the_logits_on_and_its_gradient_the_finite_difference(
+    cfg: LossConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With entropy, importance weights and skill tokens, in a batch that packs several rows into a bin."""
+    rows, scores, credit = usual()
+    rng = np.random.default_rng(6)
+    scores = replace(scores, importance=rng.uniform(0.5, 2, len(rows.tokens)).astype(np.float32))
+    micro, *_ = pack(rows.starts, range(len(rows)), LENGTH, 4)
+    batch = make_batch(micro, rows, scores, credit)
+    model = replace(MODEL, vocab_size=VOCAB, hidden_size=VOCAB)
+    monkeypatch.setattr(update, "hidden_states", lambda params, *_: params["hidden"])
+    logits = rng.normal(size=(*micro.source.shape, VOCAB))
+    totals = count_kinds(rows, np.arange(len(rows)), cfg.average)
+
+    def loss(logits: jax.Array) -> jax.Array:
+        given = {"hidden": logits, "embed": jnp.eye(VOCAB)}
+        return rl_loss(given, model, batch, totals, cfg, STRENGTHS, TEMPERATURE)[0]
+
+    row = micro.take(rows.token_row)
+    start = _scored_by_hand(logits, micro.take(rows.tokens))[0]
+
+    def by_hand(logits: np.ndarray) -> float:
+        new, entropy = _scored_by_hand(logits, micro.take(rows.tokens))
+        parts: dict[tuple[int, int], list[float]] = {}  # of each row and kind: the loss of its tokens
+        for at in zip(*np.nonzero(np.isin(micro.take(rows.kind), (ACTION, SKILL))), strict=True):
+            kind = int(batch.kind[at])
+            weight = LOSS.distill * float(batch.trust[at]) if kind == ACTION else 0.0
+            given = batch.old_logprobs, batch.ref_logprobs, batch.teacher_logprobs, batch.advantages
+            old, ref, teacher, advantage = (float(a[at]) for a in given)
+            value = formulas.token(
+                new[at], start[at], old, ref, teacher, advantage, weight, float(batch.importance[at]), cfg
+            )
+            value -= cfg.entropy * entropy[at] if kind == ACTION else 0.0
+            parts.setdefault((int(row[at]), kind), []).append(value)
+        found = 0.0
+        for kind, strength in ((ACTION, 1.0), (SKILL, ETA)):
+            own = [values for (_, k), values in parts.items() if k == kind]
+            if cfg.average == "sequence":
+                found += strength * float(np.mean([np.mean(values) for values in own]))
+            else:
+                found += strength * float(np.mean(np.concatenate(own)))
+        return found
+
+    value, gradient = jax.jit(jax.value_and_grad(loss))(jnp.asarray(logits, jnp.float32))
+    assert float(value) == pytest.approx(by_hand(logits), abs=2e-5)
+    h = 1e-6
+    for _ in range(6):
+        way = rng.normal(size=logits.shape)
+        numeric = (by_hand(logits + h * way) - by_hand(logits - h * way)) / (2 * h)
+        assert float(np.sum(np.asarray(gradient) * way)) == pytest.approx(numeric, rel=1e-3, abs=1e-4)
+
+
+def _scored_by_hand(logits: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What the logits one place earlier give each token: its log-probability, and the entropy there."""
+    p = reference.softmax(np.roll(logits, 1, axis=1) / TEMPERATURE)
+    log_p = np.log(p)
+    return np.take_along_axis(log_p, tokens[..., None], axis=-1)[..., 0], -(p * log_p).sum(axis=-1)
 
 
 def test_micro_batches_add_up_to_the_batch() -> None:
