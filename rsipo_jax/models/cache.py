@@ -1,9 +1,10 @@
 """Keys and values of sequences that grow: slots by columns, and attention of new tokens over them.
 
-A slot holds one sequence. The cache of a layer is a list of columns, each an array of its own with so many consecutive
-positions of every slot. While a program computes new tokens it only reads them: the keys and values of the new tokens
-stand beside the cache, and are written into it in the end, once. So a column that no sequence reaches costs nothing (a
-branch is not taken), the others are read where they lie, and nothing is ever copied to grow.
+A slot holds one sequence. The cache of a layer is cut into columns, each with so many consecutive positions of every
+slot (`_together` says which of them share an array). While a program computes new tokens it only reads them: the keys
+and values of the new tokens stand beside the cache, and are written into it in the end, once. So a column that no
+sequence reaches costs nothing (a branch is not taken), the others are read where they lie, and nothing is ever copied
+to grow.
 
 Invariant: a slot's result depends on that slot alone. A position is written exactly at its own index, padding is never
 written, and nothing at or behind a slot's length is seen, so neither padding nor neighbours can leak into a row.
@@ -23,7 +24,7 @@ from jax import lax
 
 from rsipo_jax.models.attention import NEGATIVE, kv_copies
 from rsipo_jax.models.transformer import ModelConfig
-from rsipo_jax.parallel.sharding import TENSOR, Names, axis_sizes, constrain, spec
+from rsipo_jax.parallel.sharding import TENSOR, Names, axis_sizes, constrain, platform, spec
 
 COLUMNS = 8  # of a cache, at most: each is a branch of its own in every layer of every program
 COLUMN_MULTIPLE = 64  # positions
@@ -32,32 +33,32 @@ QUERY_BLOCK = 128  # new tokens of a sequence whose scores are computed at once:
 Array = jax.Array
 ROWS = ("batch",)
 HEADS = ("batch", "kv_heads", None, None)
-KEY_POSITIONS, VALUE_POSITIONS = 3, 2  # the axes of positions
+CACHED = (None, *HEADS)
 
 
 @struct.dataclass
 class KVCache:
-    keys: list[
-        list[Array]
-    ]  # per layer, per column: [slots, kv_heads, head_dim, width], as products with queries like it
-    values: list[list[Array]]  # [slots, kv_heads, width, head_dim]
+    """Per layer, arrays of consecutive columns: [columns, slots, kv_heads, width, head_dim]."""
+
+    keys: list[list[Array]]
+    values: list[list[Array]]
 
     @property
     def slots(self) -> int:
-        return self.keys[0][0].shape[0]
+        return self.keys[0][0].shape[1]
 
     @property
     def capacity(self) -> int:
         """Positions of a slot."""
-        return sum(column.shape[2] for column in self.values[0])
+        return sum(array.shape[0] * array.shape[3] for array in self.values[0])
 
 
 @struct.dataclass
 class Fresh:
     """Keys and values of R new tokens a row; row i continues one slot."""
 
-    keys: list[Array]  # per layer: [n, kv_heads, head_dim, R]
-    values: list[Array]  # [n, kv_heads, R, head_dim]
+    keys: list[Array]  # per layer: [n, kv_heads, R, head_dim]
+    values: list[Array]
 
 
 def column_width(capacity: int) -> int:
@@ -65,32 +66,37 @@ def column_width(capacity: int) -> int:
     return max(2, math.ceil(capacity / COLUMNS / COLUMN_MULTIPLE)) * COLUMN_MULTIPLE
 
 
+def _together(columns: int) -> list[int]:
+    """How many of a layer's columns lie in each of its arrays.
+
+    On TPU all in one, since the compiler moves arrays between its memories: a small one goes to VMEM whenever a program
+    uses it, and back, also where the branch with the column is not taken or only a few positions are written. Elsewhere
+    every column has its own: a part of a larger array would be copied before it is multiplied.
+    """
+    return [columns] if platform() == "tpu" else [1] * columns
+
+
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def init_cache(config: ModelConfig, slots: int, capacity: int) -> KVCache:
     """An empty cache for `slots` sequences of up to `capacity` tokens, cut by slots and heads."""
     width = column_width(capacity)
+    arrays = _together(math.ceil(capacity / width))
 
-    def columns(*shape: int) -> list[list[Array]]:
-        count = math.ceil(capacity / width)
-        return [
-            [
-                constrain(jnp.zeros((slots, cached_heads(config), *shape), config.dtype), *HEADS)
-                for _ in range(count)
-            ]
-            for _ in range(config.num_layers)
-        ]
+    def layers() -> list[list[Array]]:
+        def zeros(columns: int) -> Array:
+            shape = columns, slots, cached_heads(config), width, config.head_dim
+            return constrain(jnp.zeros(shape, config.dtype), *CACHED)
 
-    return KVCache(columns(config.head_dim, width), columns(width, config.head_dim))
+        return [[zeros(columns) for columns in arrays] for _ in range(config.num_layers)]
+
+    return KVCache(layers(), layers())
 
 
 def init_fresh(config: ModelConfig, rows: int, tokens: int) -> Fresh:
     """Room for the keys and values of `tokens` new tokens a row."""
-
-    def layers(*shape: int) -> list[Array]:
-        zeros = jnp.zeros((rows, cached_heads(config), *shape), config.dtype)
-        return [constrain(zeros, *HEADS)] * config.num_layers
-
-    return Fresh(layers(config.head_dim, tokens), layers(tokens, config.head_dim))
+    zeros = jnp.zeros((rows, cached_heads(config), tokens, config.head_dim), config.dtype)
+    layers = [constrain(zeros, *HEADS)] * config.num_layers
+    return Fresh(layers, layers)
 
 
 def cached_heads(config: ModelConfig) -> int:
@@ -104,8 +110,7 @@ def _copies(kv_heads: int) -> int:
 
 def as_cached(k: Array, v: Array) -> tuple[Array, Array]:
     """Keys and values [n, T, K, h] of new tokens as `Fresh` has them."""
-    repeat = partial(jnp.repeat, repeats=_copies(k.shape[2]), axis=1)
-    k, v = repeat(k.transpose(0, 2, 3, 1)), repeat(v.swapaxes(1, 2))
+    k, v = (jnp.repeat(a.swapaxes(1, 2), _copies(a.shape[2]), axis=1) for a in (k, v))
     return constrain(k, *HEADS), constrain(v, *HEADS)
 
 
@@ -141,8 +146,8 @@ def attend_cached(
         (lengths, ROWS),
         (seen, ("batch", None, None)),
         (slots, ROWS),
-        (keys, HEADS),
-        (values, HEADS),
+        (keys, CACHED),
+        (values, CACHED),
         (fresh_keys, HEADS),
         (fresh_values, HEADS),
     )
@@ -181,23 +186,25 @@ def _attend_rows(
     kv_heads = fresh_keys.shape[1]
     groups = heads // kv_heads
     q = q.reshape(n, c, kv_heads, groups, h).transpose(0, 2, 3, 1, 4)
-    longest = jnp.max(lengths)
+    longest, width = jnp.max(lengths), values[0].shape[3]
+    columns = [(k, v, i) for k, v in zip(keys, values, strict=True) for i in range(k.shape[0])]
     blocks = []
     for first in range(0, c, QUERY_BLOCK):
         block = q[:, :, :, first : first + QUERY_BLOCK]
         size = block.shape[3]
         block = block.reshape(n, kv_heads, groups * size, h)
         sums = _nothing(block)
-        start = 0
-        for k, v in zip(keys, values, strict=True):
+        for index, (k, v, i) in enumerate(columns):
+            start = index * width
 
-            def add(sums: Sums, k: Array, v: Array, block: Array = block, start: int = start) -> Sums:
-                k, v = read(k), read(v)
-                visible = start + jnp.arange(v.shape[2]) < lengths[:, None]
-                return _add(sums, block, k, v, visible[:, None, None, :])
+            def add(
+                sums: Sums, k: Array = k, v: Array = v, i: int = i, block: Array = block, start: int = start
+            ) -> Sums:
+                visible = start + jnp.arange(width) < lengths[:, None]
+                return _add(sums, block, read(k[i]), read(v[i]), visible[:, None, None, :])
 
-            sums = lax.cond(start < longest, add, lambda sums, k, v: sums, sums, k, v)
-            start += v.shape[2]
+            # The column is taken out of its array inside of the branch, where the product may read it in place.
+            sums = lax.cond(start < longest, add, lambda sums: sums, sums)
         visible = jnp.tile(seen[:, first : first + size], (1, groups, 1))[:, None]
         _, total, out = _add(sums, block, fresh_keys, fresh_values, visible)
         out = (out / total).astype(q.dtype).reshape(n, kv_heads, groups, size, h)
@@ -215,9 +222,9 @@ def _nothing(q: Array) -> Sums:
 
 
 def _add(sums: Sums, q: Array, k: Array, v: Array, visible: Array) -> Sums:
-    """q [n, K, M, h]; k [n, K, h, T]; v [n, K, T, h]; visible [n, 1, M or 1, T]."""
+    """q [n, K, M, h]; k, v [n, K, T, h]; visible [n, 1, M or 1, T]."""
     highest, total, out = sums
-    scores = _product("nkmh,nkht->nkmt", q, k) * q.shape[-1] ** -0.5
+    scores = _product("nkmh,nkth->nkmt", q, k) * q.shape[-1] ** -0.5
     scores = jnp.where(visible, scores, NEGATIVE)
     higher = jnp.maximum(highest, scores.max(axis=-1, keepdims=True))
     weights, shrink = jnp.exp(scores - higher), jnp.exp(highest - higher)
@@ -236,36 +243,28 @@ def write(cache: KVCache, fresh: Fresh, starts: Array, counts: Array, slots: Arr
     starts, counts, slots int32 [n], slots as in `attend_cached`; one out of range is a row of padding.
     """
 
-    def local(axis: int, layers: list, fresh: list[Array], starts: Array, counts: Array, slots: Any) -> Any:
-        index = jnp.arange(fresh[0].shape[axis])
+    def local(layers: list, fresh: list[Array], starts: Array, counts: Array, slots: Any) -> Any:
+        index = jnp.arange(fresh[0].shape[2])
         positions = jnp.where(index < counts[:, None], starts[:, None] + index, -1)
         rows = jnp.arange(len(starts)) if slots is None else slots
-        return [
-            _write(axis, columns, new, rows, positions) for columns, new in zip(layers, fresh, strict=True)
-        ]
+        return [_write(arrays, new, rows, positions) for arrays, new in zip(layers, fresh, strict=True)]
 
-    rows = (starts, ROWS), (counts, ROWS), (slots, ROWS)
-    return KVCache(
-        on_devices(
-            partial(local, KEY_POSITIONS), cache.keys[0][0].shape, HEADS, (cache.keys, HEADS), (fresh.keys, HEADS), *rows
-        ),
-        on_devices(
-            partial(local, VALUE_POSITIONS), cache.values[0][0].shape, HEADS, (cache.values, HEADS),
-            (fresh.values, HEADS), *rows,
-        ),
-    )  # fmt: skip
+    def written(layers: list, fresh: list[Array]) -> Any:
+        rows = (starts, ROWS), (counts, ROWS), (slots, ROWS)
+        return on_devices(local, layers[0][0].shape, CACHED, (layers, CACHED), (fresh, HEADS), *rows)
+
+    return KVCache(written(cache.keys, fresh.keys), written(cache.values, fresh.values))
 
 
-def _write(axis: int, columns: list[Array], new: Array, rows: Array, positions: Array) -> list[Array]:
+def _write(arrays: list[Array], new: Array, rows: Array, positions: Array) -> list[Array]:
     written, start = [], 0
-    rows, new = rows[:, None], jnp.moveaxis(new, axis, 1)
-    for column in columns:
-        width = column.shape[axis]
-        own = (positions >= start) & (positions < start + width)
-        into = jnp.where(own, positions - start, width)  # out of range: dropped
-        place = column.at[rows, :, into] if axis == VALUE_POSITIONS else column.at[rows, :, :, into]
-        written.append(place.set(new, mode="drop"))
-        start += width
+    rows, new = rows[:, None], new.swapaxes(1, 2)
+    for array in arrays:
+        columns, width = array.shape[0], array.shape[3]
+        own = (positions >= start) & (positions < start + columns * width)
+        column = jnp.where(own, (positions - start) // width, columns)  # out of range: dropped
+        written.append(array.at[column, rows, :, positions % width].set(new, mode="drop"))
+        start += columns * width
     return written
 
 
@@ -275,22 +274,22 @@ def copy(cache: KVCache, sources: Array, targets: Array, lengths: Array) -> KVCa
     All int32 [n], slots as in `attend_cached`; a target out of range is padding. No target is a source.
     """
 
-    def local(axis: int, layers: list, sources: Array, targets: Array, lengths: Array) -> Any:
-        return [_copy(axis, columns, sources, targets, lengths) for columns in layers]
+    def local(layers: list, sources: Array, targets: Array, lengths: Array) -> Any:
+        return [_copy(arrays, sources, targets, lengths) for arrays in layers]
 
-    rows = (sources, ROWS), (targets, ROWS), (lengths, ROWS)
-    return KVCache(
-        on_devices(partial(local, KEY_POSITIONS), cache.keys[0][0].shape, HEADS, (cache.keys, HEADS), *rows),
-        on_devices(
-            partial(local, VALUE_POSITIONS), cache.values[0][0].shape, HEADS, (cache.values, HEADS), *rows
-        ),
-    )
+    def copied(layers: list) -> Any:
+        rows = (sources, ROWS), (targets, ROWS), (lengths, ROWS)
+        return on_devices(local, layers[0][0].shape, CACHED, (layers, CACHED), *rows)
+
+    return KVCache(copied(cache.keys), copied(cache.values))
 
 
-def _copy(axis: int, columns: list[Array], sources: Array, targets: Array, lengths: Array) -> list[Array]:
+def _copy(arrays: list[Array], sources: Array, targets: Array, lengths: Array) -> list[Array]:
     copied, start = [], 0
-    for column in columns:
-        into = jnp.where(lengths > start, targets, column.shape[0])
-        copied.append(column.at[into].set(column[sources], mode="drop"))
-        start += column.shape[axis]
+    for array in arrays:
+        columns, width = array.shape[0], array.shape[3]
+        index = jnp.arange(columns)[:, None]
+        into = jnp.where(lengths > start + index * width, targets, array.shape[1])  # out of range: dropped
+        copied.append(array.at[index, into].set(array[:, sources], mode="drop"))
+        start += columns * width
     return copied

@@ -80,7 +80,7 @@ def next_token(
 
     def attend(layer: int, q: Array, k: Array, v: Array) -> Array:
         k, v = as_cached(k, v)
-        k = fresh.keys[layer] = lax.dynamic_update_slice_in_dim(fresh.keys[layer], k, step, axis=3)
+        k = fresh.keys[layer] = lax.dynamic_update_slice_in_dim(fresh.keys[layer], k, step, axis=2)
         v = fresh.values[layer] = lax.dynamic_update_slice_in_dim(fresh.values[layer], v, step, axis=2)
         return attend_cached(q, cache.keys[layer], cache.values[layer], lengths, k, v, seen, slots)
 

@@ -72,6 +72,12 @@ def axis_sizes() -> dict[str, int]:
     return dict(jax.sharding.get_abstract_mesh().shape)
 
 
+def platform() -> str:
+    """Of the current mesh's devices, which may be those of another machine; without a mesh, JAX's."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return jax.default_backend() if device is None else device.platform
+
+
 def spec(names: Names, shape: Sequence[int], sizes: Mapping[str, int]) -> PartitionSpec:
     """How the table cuts an array of that shape on a mesh of those axis sizes.
 

@@ -24,6 +24,10 @@ FREE = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "call", "conditional", "iota",
     "after-all", "partition-id", "replica-id", "copy-done", "async-done", "async-update", "opt-barrier", "domain",
 }  # fmt: skip
+UPDATES = {
+    "dynamic-update-slice": 1,
+    "scatter": 2,
+}  # opcodes that change a part: the operand with what is written
 ON_CHIP = re.compile(r"S\([1-9]\d*\)")  # memory space of a layout: 0, which is not written, is HBM
 
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.-]+) = (.*?) ([a-z][\w-]*)\((.*)$")
@@ -262,8 +266,9 @@ class Module:
         result = hbm_size(i.shape)
         if i.opcode in ("dynamic-slice", "slice", "gather"):
             return result + min(size(i.shape), hbm_size(shapes[0]))
-        if i.opcode == "dynamic-update-slice":  # written in place
-            return hbm_size(shapes[1]) + min(size(shapes[1]), result)
+        if i.opcode in UPDATES:  # written in place
+            update = shapes[UPDATES[i.opcode]]
+            return hbm_size(update) + min(size(update), result)
         if i.opcode == "copy-start":  # its result bundles destination and source
             return result
         if i.opcode == "slice-start":  # ((source), destination, flag)
@@ -277,8 +282,9 @@ class Module:
         total = 0.0
         for index, shape in enumerate(shapes):
             total += min(hbm_size(shape), self._read(fused, index, shape))
-        if fused.root.opcode == "dynamic-update-slice":  # written in place
-            return total + min(result, size(fused.instructions[fused.root.operands[1]].shape))
+        if fused.root.opcode in UPDATES:  # written in place
+            update = fused.root.operands[UPDATES[fused.root.opcode]]
+            return total + min(result, size(fused.instructions[update].shape))
         return total + result
 
     def _read(self, fused: Computation, index: int, shape: str) -> float:
@@ -291,8 +297,12 @@ class Module:
         for user in users:
             if user.opcode in ("dynamic-slice", "slice", "gather") and user.operands[0] == name:
                 sliced += size(user.shape)
-            elif user.opcode == "dynamic-update-slice" and user.operands[0] == name:
+            elif user.opcode in UPDATES and user.operands[0] == name:
                 continue
+            elif user.opcode == "fusion":  # a part of this one
+                part = self.computations[user.attribute("calls")]
+                for operand, given in enumerate(user.operands):
+                    sliced += self._read(part, operand, shape) if given == name else 0.0
             else:
                 return size(shape)
         return sliced

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from rsipo_jax.config import Config
-from rsipo_jax.models.cache import HEADS, KVCache, column_width, init_cache
+from rsipo_jax.models.cache import CACHED, HEADS, KVCache, column_width, init_cache
 from rsipo_jax.models.decode import serving_params
 from rsipo_jax.models.lora import split
 from rsipo_jax.models.transformer import PARAM_AXES, ModelConfig
@@ -186,7 +186,7 @@ def cache_of(model: ModelConfig, mesh: Mesh, slots: int, capacity: int) -> KVCac
         cache = jax.eval_shape(lambda: init_cache(model, slots, capacity))
         return jax.tree.map(
             lambda a: jax.ShapeDtypeStruct(
-                a.shape, a.dtype, sharding=sharding.sharding(mesh, HEADS, a.shape)
+                a.shape, a.dtype, sharding=sharding.sharding(mesh, CACHED, a.shape)
             ),
             cache,
         )

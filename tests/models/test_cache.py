@@ -38,6 +38,13 @@ def narrow_columns(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     init_cache.clear_cache()
 
 
+@pytest.fixture(params=["cpu", "tpu"])
+def columns_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Columns lie as on that platform."""
+    monkeypatch.setattr(module, "platform", lambda: request.param)
+    return request.param
+
+
 def serving(config: ModelConfig = SMALL) -> Params:
     return serving_params(make_params(config), config)
 
@@ -85,15 +92,18 @@ _next = jax.jit(next_token, static_argnums=1)
 
 def arrays(cache: KVCache) -> np.ndarray:
     """[2 * layers, slots, kv_heads, capacity, head_dim]"""
-    keys = [[np.asarray(c).swapaxes(2, 3) for c in columns] for columns in cache.keys]
-    values = [[np.asarray(c) for c in columns] for columns in cache.values]
-    return np.stack([np.concatenate(columns, axis=2) for columns in (*keys, *values)])
+    layers = [[c for a in arrays for c in np.asarray(a)] for arrays in (*cache.keys, *cache.values)]
+    return np.stack([np.concatenate(columns, axis=2) for columns in layers])
 
 
 @pytest.mark.parametrize("config", [SMALL, QWEN3, LLAMA], ids=["qwen2", "qwen3", "llama"])
-def test_pieces_copies_and_single_tokens_give_the_logits_of_the_whole_sequence(config: ModelConfig) -> None:
+def test_pieces_copies_and_single_tokens_give_the_logits_of_the_whole_sequence(
+    config: ModelConfig, columns_of: str
+) -> None:
     params, cache = make_params(config), init_cache(config, SLOTS, CAPACITY)
-    assert cache.capacity == CAPACITY and len(cache.keys[0]) == CAPACITY // WIDTH
+    together = {"cpu": [1] * (CAPACITY // WIDTH), "tpu": [CAPACITY // WIDTH]}[columns_of]
+    assert (cache.slots, cache.capacity) == (SLOTS, CAPACITY)
+    assert [len(array) for array in cache.keys[0]] == [len(array) for array in cache.values[0]] == together
     held = {s: SEQUENCES[s] for s in range(SLOTS)}  # what the slots hold, as far as they are filled
 
     def check(rows: Mapping[int, tuple[int, int]]) -> None:
@@ -135,6 +145,7 @@ def test_a_piece_longer_than_a_block_of_queries() -> None:
     np.testing.assert_allclose(logits(served, config, hidden)[1], wanted, atol=2e-4, rtol=1e-4)
 
 
+@pytest.mark.usefixtures("columns_of")
 def test_padding_and_other_slots_are_never_written() -> None:
     cache = put(init_cache(SMALL, SLOTS, CAPACITY), {2: (0, 5)})
     before = arrays(cache)
@@ -149,6 +160,7 @@ def test_padding_and_other_slots_are_never_written() -> None:
     assert (np.abs(after[:, 2, :, :11]) > 0).all() and not after[:, 2, :, 11:].any()
 
 
+@pytest.mark.usefixtures("columns_of")
 def test_a_copy_changes_its_target_alone() -> None:
     cache = put(init_cache(SMALL, SLOTS, CAPACITY), {0: (0, 12), 1: (0, 9), 3: (0, 4)})
     before = arrays(cache)
@@ -180,10 +192,11 @@ def test_a_slot_gets_the_same_numbers_alone_and_among_others(rows: int) -> None:
 @given(
     st.lists(st.integers(0, 3 * WIDTH), min_size=SLOTS, max_size=SLOTS),
     st.lists(st.integers(0, SLOTS - 1), min_size=SLOTS, max_size=SLOTS),
+    st.sampled_from([[1, 1, 1], [1, 2], [3]]),
     st.integers(0, 2**32),
 )
 def test_attention_sees_the_first_positions_of_its_slot_and_the_new_ones_it_is_shown(
-    lengths: list[int], slots: list[int], seed: int
+    lengths: list[int], slots: list[int], together: list[int], seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
     n, c, heads, kv_heads, h, r = SLOTS, 5, 4, 2, 8, 6
@@ -196,8 +209,9 @@ def test_attention_sees_the_first_positions_of_its_slot_and_the_new_ones_it_is_s
     seen = rng.random((n, c, r)) < 0.5
     seen[..., 0] = True
     for rows in (None, np.array(slots, np.int32)):
-        lying = [k.swapaxes(2, 3) for k in keys], values, np.array(lengths, np.int32), fresh_k.swapaxes(2, 3)
-        found = _attend(q, *lying, fresh_v, seen, rows)
+        cut = np.cumsum(together)[:-1]
+        lying = (np.split(np.stack(columns), cut) for columns in (keys, values))
+        found = _attend(q, *lying, np.array(lengths, np.int32), fresh_k, fresh_v, seen, rows)
         for i in range(n):
             slot, length = i if rows is None else slots[i], lengths[i]
             k, v = (

@@ -8,10 +8,11 @@ import jax
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jax.sharding import AbstractDevice, AbstractMesh
 from jax.sharding import PartitionSpec as P
 
 from rsipo_jax.models.transformer import PARAM_AXES, ModelConfig, init_params
-from rsipo_jax.parallel.sharding import RULES, axis_sizes, batch_shards, make_mesh, spec
+from rsipo_jax.parallel.sharding import RULES, axis_sizes, batch_shards, make_mesh, platform, spec
 from rsipo_jax.training.setup import check_layout
 from rsipo_jax.validation import ConfigError
 from tests.models.reference import SMALL
@@ -65,6 +66,15 @@ def test_a_dimension_is_cut_evenly_or_not_at_all(size: int, name: str | None, si
 
 def test_without_a_mesh_nothing_is_cut() -> None:
     assert axis_sizes() == {} and batch_shards() == 1
+
+
+def test_the_platform_is_that_of_the_mesh() -> None:
+    chip = AbstractDevice(device_kind="TPU v5e", num_cores=1, platform="tpu")
+    with jax.sharding.use_abstract_mesh(AbstractMesh((2,), ("tensor",), abstract_device=chip)):
+        assert platform() == "tpu"
+    with jax.set_mesh(make_mesh(1, 1, 1, jax.devices()[:1])):
+        assert platform() == jax.default_backend()
+    assert platform() == jax.default_backend()
 
 
 def test_a_mesh_takes_the_devices_that_are_left() -> None:

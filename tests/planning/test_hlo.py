@@ -200,6 +200,42 @@ ENTRY %main (p: f32[28,100], i: s32[]) -> f32[28,100] {
     assert moved(text) == (read + index + written) + (read + index + written)
 
 
+def test_a_scatter_writes_in_place_and_a_product_reads_the_slice_that_is_fused_into_it() -> None:
+    text = """\
+HloModule jit_f
+
+%second (p.0: f32[8,16,16]) -> f32[16,16] {
+  %p.0 = f32[8,16,16]{2,1,0} parameter(0)
+  %part = f32[1,16,16]{2,1,0} slice(%p.0), slice={[1:2], [0:16], [0:16]}
+  ROOT %square = f32[16,16]{1,0} bitcast(%part)
+}
+
+%times (p.1: f32[8,16,16], x.1: f32[4,16]) -> f32[4,16] {
+  %p.1 = f32[8,16,16]{2,1,0} parameter(0)
+  %x.1 = f32[4,16]{1,0} parameter(1)
+  %fused = f32[16,16]{1,0} fusion(%p.1), kind=kLoop, calls=%second
+  ROOT %y = f32[4,16]{1,0} convolution(%x.1, %fused), dim_labels=bf_io->bf
+}
+
+%put (p.2: f32[8,16,16], i.2: s32[4,2], y.2: f32[4,16]) -> f32[8,16,16] {
+  %p.2 = f32[8,16,16]{2,1,0} parameter(0)
+  %i.2 = s32[4,2]{1,0} parameter(1)
+  %y.2 = f32[4,16]{1,0} parameter(2)
+  ROOT %new = f32[8,16,16]{2,1,0} scatter(%p.2, %i.2, %y.2), update_window_dims={1}, to_apply=%set
+}
+
+ENTRY %main (p: f32[8,16,16], i: s32[4,2], x: f32[4,16]) -> f32[8,16,16] {
+  %p = f32[8,16,16]{2,1,0} parameter(0)
+  %i = s32[4,2]{1,0} parameter(1)
+  %x = f32[4,16]{1,0} parameter(2)
+  %y = f32[4,16]{1,0} fusion(%p, %x), kind=kOutput, calls=%times
+  ROOT %out = f32[8,16,16]{2,1,0} fusion(%p, %i, %y), kind=kCustom, calls=%put
+}
+"""
+    square, index, rows = 16 * 16 * 4, 4 * 2 * 4, 4 * 16 * 4
+    assert moved(text) == (square + rows + rows) + (index + rows + rows)
+
+
 @pytest.mark.parametrize(
     ("written", "group"),
     [

@@ -26,10 +26,12 @@ from rsipo_jax.planning.chips import parse_slice
 from rsipo_jax.planning.estimate import Layout
 from rsipo_jax.planning.hlo import Collective
 from rsipo_jax.planning.networks import find_network, matmul_params
-from rsipo_jax.planning.plan import Memory, Setting, with_attention
+from rsipo_jax.planning.plan import Memory, Setting, make_setting, with_attention
 from rsipo_jax.planning.programs import (
+    WRITE,
     bytes_per_device,
     cache_of,
+    compile_program,
     sampler_programs,
     usual_pieces,
 )
@@ -270,6 +272,20 @@ def test_attention_of_other_chips_is_refused() -> None:
 
 def test_memory_that_is_short_is_positive() -> None:
     assert Memory(10.0, 7.0, 16.0).over == 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("libtpu") is None, reason="needs libtpu (pip install -r requirements-plan.txt)")
+def test_what_is_written_into_a_cache_on_tpus_is_all_that_moves() -> None:
+    setting = make_setting(SEVEN_B, parse_slice("v5e:4x8"))
+    shallow = replace(setting.model, num_layers=2)
+    traced = sampler_programs(SEVEN_B, shallow, setting.host_mesh, setting.work, setting.slots)
+    (write,) = (compile_program(t) for t in traced if t.name == WRITE)
+    cache = cache_of(shallow, setting.host_mesh, setting.slots, SEVEN_B.context.max_length)
+    (keys,) = cache.keys[0]  # an array a layer
+    column = bytes_per_device(keys) / keys.shape[0]
+    assert keys.shape[0] > 1 and all(o.bytes < column / 2 for o in write.operations)
+    assert write.hbm_bytes < column and write.aliased == bytes_per_device(cache)
 
 
 @pytest.mark.slow
