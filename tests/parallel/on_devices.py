@@ -138,10 +138,10 @@ def completions(model: ModelConfig, params: Params, mesh: Mesh) -> dict[str, np.
         ]
     assert engine.work.reused_tokens > 0
     heads = math.lcm(model.num_kv_heads, local.shape["tensor"])  # repeated where devices do not divide them
-    for column in jax.tree.leaves(engine._cache):
-        assert column.shape[:2] == (8, heads), column.shape
-        wanted = NamedSharding(local, PartitionSpec(("data", "fsdp"), "tensor"))
-        assert column.sharding.is_equivalent_to(wanted, 4), column.sharding
+    for columns in jax.tree.leaves(engine._cache):
+        assert columns.shape[1:3] == (8, heads), columns.shape
+        wanted = NamedSharding(local, PartitionSpec(None, ("data", "fsdp"), "tensor"))
+        assert columns.sharding.is_equivalent_to(wanted, 5), columns.sharding
     return found
 
 
