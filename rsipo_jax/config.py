@@ -127,7 +127,16 @@ class SkillConfig:
     max_chars: int = 1200  # longer skills pay `long_penalty`
     long_penalty: float = 0.2
     eta: float = 0.1  # weight of the skill-writing loss
-    observation_chars: int = 400  # window context: an observation in the analysis prompt is cut here
+    observation_chars: int = 400  # an observation in an analysis prompt of numbered steps is cut here
+    leak_guard: bool = False  # a skill that holds an answer of its task, or the one its episode gave, is invalid
+    per_task: int = 0  # episodes of a task that are analysed, drawn anew in every step; 0: all
+    adv_group: str = "task"  # skills judged against each other: of a "task", of a "task_outcome", of the "batch"
+    valid_bonus: float = 0.0  # f_ok: added to the reward of a readable skill
+    # Whose skills are replayed and teach: the episode's "own"; "shuffled", those of another task of the step (misleading);
+    # "static", written by the SFT policy. Writing is trained with "own" only.
+    source: str = "own"
+    eta_schedule: str = "constant"  # of `eta` over the RL steps, to `eta_final`: constant | linear | cosine
+    eta_final: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -170,6 +179,12 @@ class LossConfig:
         "behaviour"  # weights of the teacher: those that acted, or "current": scored anew before every update
     )
     gate_slope: float = 5.0  # b of gated_loss
+    distill_schedule: str = (
+        "constant"  # of `distill` over the RL steps, to `distill_final`: constant | linear | cosine
+    )
+    distill_final: float = 0.0
+    distill_low: float = 0.0  # distill_to_rl is held between the two: lambda is adapted from step to step;
+    distill_high: float = 0.0  # 0: it is not
 
 
 @dataclass(frozen=True)

@@ -30,12 +30,15 @@ DTYPES = ("float32", "bfloat16")
 REMAT = ("none", "dots", "full")
 ATTENTION = ("auto", "xla", "splash", "cudnn")
 PROJECTIONS = ("q", "k", "v", "o", "gate", "up", "down")
+SKILL_GROUPS = ("task", "task_outcome", "batch")
+SKILL_SOURCES = ("own", "shuffled", "static")
+SCHEDULES = ("constant", "linear", "cosine")
 PANELS = ("valid_seen", "valid_unseen", "train_probe", "literature")
 
 # Sizes of a fresh network, which a checkpoint brings with it.
 SIZES = ("hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads")
 # Fields that only the window context reads.
-WINDOW_ONLY = ("context.history", "context.order", "skill.observation_chars")
+WINDOW_ONLY = ("context.history", "context.order")
 # Bytes, special ids, tags and the characters of the text take up about 400.
 SMALLEST_VOCABULARY = 512
 
@@ -59,6 +62,10 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "loss.adv_stat": ("episode", "rows"),
     "loss.hybrid": ("advantage", "gated_loss", "modulate"),
     "loss.teacher": ("behaviour", "current"),
+    "skill.adv_group": SKILL_GROUPS,
+    "skill.source": SKILL_SOURCES,
+    "skill.eta_schedule": SCHEDULES,
+    "loss.distill_schedule": SCHEDULES,
 }
 
 Rule = tuple[Callable[[float], bool], str]
@@ -146,6 +153,12 @@ RANGES: Mapping[str, Rule] = {
     "eval.top_k": _at_least(0),
     "eval.top_p": ((lambda x: 0 < x <= 1), "above 0, at most 1 (1 draws from all tokens)"),
     "eval.min_p": ((lambda x: 0 <= x <= 1), "from 0 (all tokens) to 1"),
+    "skill.per_task": _at_least(0),
+    "skill.valid_bonus": _at_least(0),
+    "skill.eta_final": _at_least(0),
+    "loss.distill_final": _at_least(0),
+    "loss.distill_low": _at_least(0),
+    "loss.distill_high": _at_least(0),
 }
 
 
@@ -172,7 +185,8 @@ def validated(settings: ConfigDict | Mapping[str, Any]) -> Config:
     for key, (holds, wanted) in RANGES.items():
         if not holds(values[key]):
             raise ConfigError(f"config.{key}={values[key]} is out of range: give a value {wanted}")
-    for check in (_check_model, _check_adapters, _check_context, _check_lengths, _check_panels, _check_loss):
+    sections = _check_model, _check_adapters, _check_context, _check_lengths, _check_panels
+    for check in (*sections, _check_loss, _check_skills):
         check(config)
     return config
 
@@ -364,3 +378,29 @@ def _check_loss(config: Config) -> None:
                     f"config.loss.{key}={value} has no effect when config.loss.advantage={loss.advantage!r}: "
                     f"leave it at {default} or set config.loss.advantage='gigpo'"
                 )
+
+
+def _check_skills(config: Config) -> None:
+    skill, loss, tasks = config.skill, config.loss, config.rollout.tasks_per_step
+    if skill.per_task > config.rollout.group_size:
+        raise ConfigError(
+            f"config.skill.per_task={skill.per_task} is more than config.rollout.group_size={config.rollout.group_size}: "
+            "give at most that, or 0 for all"
+        )
+    if skill.source == "shuffled" and tasks < 2:
+        raise ConfigError(
+            f"config.skill.source='shuffled' needs another task in a step: set config.rollout.tasks_per_step={tasks} to 2 "
+            "or more"
+        )
+    for key in ("skill.eta", "loss.distill"):
+        final = setting(config, f"{key}_final")
+        if setting(config, f"{key}_schedule") == "constant" and final:
+            raise ConfigError(
+                f"config.{key}_final={final} has no effect when config.{key}_schedule='constant': "
+                "set it to 0 or choose another schedule"
+            )
+    if loss.distill_low > loss.distill_high or (loss.distill_high and not loss.distill_low):
+        raise ConfigError(
+            f"config.loss.distill_low={loss.distill_low} and config.loss.distill_high={loss.distill_high} are no band: "
+            "give 0 < low <= high, or 0 for both"
+        )

@@ -49,6 +49,7 @@ class _Base:
         self.max_length = config.context.max_length
         self.turn_tokens = config.rollout.max_new_tokens
         self.writing_tokens = config.skill.max_new_tokens
+        self.observation_chars = config.skill.observation_chars
         self.reserve = self.writing_tokens + REQUEST_TOKENS  # for a skill, or for the request to write one
 
     def skill_tokens(self, skill: str) -> np.ndarray:
@@ -58,6 +59,19 @@ class _Base:
     def skill_fits(self, skill: str) -> bool:
         """See `Context.skill_fits`."""
         return len(self.skill_tokens(skill)) <= self.reserve
+
+    def _digest(self, trajectory: Trajectory) -> Prompt | None:
+        """A fresh prompt: the episode as numbered steps, then the request. The earliest steps are left out as far as they do
+        not fit; the first observation stays."""
+        steps = trajectory.exchanges()
+        for dropped in range(len(steps) + 1):
+            text = prompts.analysis_of_steps(
+                trajectory.observations[0], steps[dropped:], trajectory.won, self.observation_chars, dropped
+            )
+            prompt = self._opening(prompts.Message(text, ""), "")
+            if len(prompt.tokens) + self.writing_tokens <= self.max_length:
+                return prompt
+        return None
 
     def _opening(self, message: prompts.Message, skill: str) -> Prompt:
         block = [prompts.skill_block(skill)] if skill else []
@@ -87,12 +101,13 @@ class Conversation(_Base):
         return prompt if length <= self._limit else None
 
     def analysis(self, trajectory: Trajectory) -> Prompt | None:
-        """The episode as it was, then the request."""
+        """The episode as it was, then the request; its digest, when that does not fit."""
         if not trajectory.turns:
             return None
         end = f"{trajectory.observations[-1]}\n{prompts.analysis_request(trajectory.won)}"
         prompt = self._continue(trajectory.turns[-1], end)
-        return prompt if len(prompt.tokens) + self.writing_tokens <= self.max_length else None
+        fits = len(prompt.tokens) + self.writing_tokens <= self.max_length
+        return prompt if fits else self._digest(trajectory)
 
     def _continue(self, last: Turn, message: str) -> Prompt:
         end = self.tokenizer.stop_ids[0]
@@ -107,7 +122,7 @@ class Window(_Base):
 
     def __init__(self, tokenizer: Tokenizer, config: Config) -> None:
         super().__init__(tokenizer, config)
-        self.history, self.observation_chars = config.context.history, config.skill.observation_chars
+        self.history = config.context.history
         self.message = MESSAGES[config.context.order]
 
     def acting(self, trajectory: Trajectory, admissible: Sequence[str]) -> Prompt | None:
@@ -123,15 +138,7 @@ class Window(_Base):
 
     def analysis(self, trajectory: Trajectory) -> Prompt | None:
         """The whole episode as numbered steps; the earliest steps are left out when they do not fit."""
-        steps = trajectory.exchanges()
-        for dropped in range(len(steps) + 1):
-            text = prompts.analysis_of_steps(
-                trajectory.observations[0], steps[dropped:], trajectory.won, self.observation_chars, dropped
-            )
-            prompt = self._opening(prompts.Message(text, ""), "")
-            if len(prompt.tokens) + self.writing_tokens <= self.max_length:
-                return prompt
-        return None
+        return self._digest(trajectory)
 
 
 def make_context(tokenizer: Tokenizer, config: Config) -> Conversation | Window:

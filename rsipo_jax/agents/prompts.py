@@ -120,7 +120,7 @@ def analysis_request(won: bool) -> str:
         )
     return (
         "The task is not solved. Write JSON with episode_summary and episode_skill: "
-        "the mistake to avoid in this task, and what to do instead."
+        "the mistake to avoid in this task, its warning sign, and what to do instead."
     )
 
 
@@ -129,12 +129,18 @@ def analysis_of_steps(
 ) -> str:
     """The analysis prompt of the window context: the episode as numbered steps, then the request.
 
-    An observation longer than `observation_chars` is cut there. `skipped` earliest steps are not among `steps`.
+    An observation longer than `observation_chars` is cut there. `skipped` earliest steps are not among `steps`; what the
+    first of them saw is still told.
     """
+
+    def cut(seen: str) -> str:
+        return seen if len(seen) <= observation_chars else seen[:observation_chars] + " ..."
+
     lines = [f"Task: {task_of(first)}", f"Result: {'success' if won else 'failure'}"]
+    if skipped:
+        lines.append(f"At the start: {cut(room_of(first))}\nSteps left out: {skipped}")
     for i, step in enumerate(steps, skipped + 1):
-        seen = without_banner(step.observation)
-        seen = seen if len(seen) <= observation_chars else seen[:observation_chars] + " ..."
+        seen = cut(without_banner(step.observation))
         mark = "" if step.valid else " (malformed action)"
         lines.append(f"Step {i}\nObservation: {seen}\nResponse: {step.response}{mark}")
     return "\n".join([*lines, analysis_request(won)])

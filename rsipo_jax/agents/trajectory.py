@@ -48,6 +48,7 @@ class Trajectory:
     turns: list[Turn] = field(default_factory=list)
     writing: Turn | None = None  # the skill-writing turn after the end
     won: bool = False
+    answer: str = ""  # what the policy answered, where the task asks for an answer
     status: str = ""  # won | out_of_turns | context_full | env_error
     error: str = ""  # why the environment failed, in one sentence
     trace: str = ""  # the stack trace behind it, where there is one

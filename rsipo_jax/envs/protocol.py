@@ -19,6 +19,7 @@ class Task:
     id: str  # "<split>/<game folder>/<trial>"
     kind: str  # task type, e.g. "pick_and_place_simple"
     split: str  # train | valid_seen | valid_unseen
+    answers: tuple[str, ...] = ()  # what a right answer is, where the task asks for one
 
 
 @dataclass(frozen=True)

@@ -210,7 +210,7 @@ def _rate(successes: Array, trials: Array) -> Array:
 
 
 def skill_rewards(gain: ArrayLike, valid: ArrayLike, lengths: ArrayLike, cfg: SkillConfig) -> Array:
-    """u = d - long_penalty * [longer than max_chars]; invalid: the lowest value there is, -1 - long_penalty.
+    """u = d + valid_bonus - long_penalty * [longer than max_chars]; invalid: the lowest there is, -1 - long_penalty.
 
     The advantages A_sk are `group_advantages(u, task_ids, num_tasks, valid)` over the skills whose reward is
     known: the measured and the invalid ones.
@@ -222,4 +222,4 @@ def skill_rewards(gain: ArrayLike, valid: ArrayLike, lengths: ArrayLike, cfg: Sk
     """
     readable = jnp.asarray(valid, bool)
     penalised = ~readable | (jnp.asarray(lengths) > cfg.max_chars)
-    return jnp.where(readable, jnp.asarray(gain, dtype=float), -1.0) - cfg.long_penalty * penalised
+    return jnp.where(readable, jnp.asarray(gain, dtype=float) + cfg.valid_bonus, -1.0) - cfg.long_penalty * penalised

@@ -51,6 +51,8 @@ class SkillEvidence:
     rewards: np.ndarray  # float32 [E], see `advantages.skill_rewards`
     gains: ReplayGains  # nothing is measured where the method does not replay
     trust: Trust  # per task
+    source_won: np.ndarray  # bool [E], the episode that it was written from was won
+    adv_group: str = "task"  # see `skill_credit.skill_advantages`
 
 
 @dataclass(frozen=True)

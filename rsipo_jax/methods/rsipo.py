@@ -7,11 +7,10 @@ Skill tokens:   A_sk  = the replay gains of a task's skills, normalised within t
 
 from __future__ import annotations
 
-import jax.numpy as jnp
 import numpy as np
 
-from rsipo_jax.methods.advantages import group_advantages
 from rsipo_jax.methods.method import Credit, Outcomes, SkillEvidence, Tokens, acting_advantages
+from rsipo_jax.methods.skill_credit import skill_advantages
 
 
 class RSIPO:
@@ -28,13 +27,3 @@ class RSIPO:
             np.where(tokens.action, acting, np.where(tokens.skill, writing, zero)),
             np.where(tokens.action, weight, zero).astype(np.float32),
         )
-
-
-def skill_advantages(outcomes: Outcomes, skills: SkillEvidence) -> np.ndarray:
-    """A_sk of each episode's skill, float32 [E]: rewards normalised over the skills of one task."""
-    # Out of its group stay a skill that was never written, and a readable one whose replays were all voided.
-    known = outcomes.valid & skills.written & (~skills.valid | np.asarray(skills.gains.skill_measured))
-    advantages = group_advantages(
-        jnp.asarray(skills.rewards), jnp.asarray(outcomes.group), outcomes.num_groups, jnp.asarray(known)
-    )
-    return np.asarray(advantages, np.float32)

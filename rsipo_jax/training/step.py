@@ -25,7 +25,7 @@ from rsipo_jax.orders import order_stream
 from rsipo_jax.parallel.sharding import batch_shards
 from rsipo_jax.sampling.protocol import Sampling
 from rsipo_jax.skills.trust import PriorState, trust, update_prior
-from rsipo_jax.skills.writing import Skill, write_skills
+from rsipo_jax.skills.writing import Skill, draw_analysed, shuffled_skills, write_skills
 from rsipo_jax.training.metrics import Phases, sampler_metrics, step_metrics
 from rsipo_jax.training.packing import microbatch_bins, pack
 from rsipo_jax.training.rows import ACTION, SKILL, Rows, rows_from, teacher_rows
@@ -99,7 +99,7 @@ def train_step(
     evidence = None
     if method.writes_skills:
         with phases("skills"):
-            skills = write_skills(agent, trajectories, step, sampling)
+            skills = _skills(learner, policy, trajectories, outcomes, step)
     if method.replays:
         with phases("replay"):
             k = config.skill.replays
@@ -115,8 +115,9 @@ def train_step(
             evidence, prior = _weigh(trajectories, skills, replays, outcomes, prior, agent)
 
     with phases("score"):
-        # Skills that nothing measures are not trained, so their rows need no scores.
-        rows = rows_from(trajectories if method.replays else [replace(t, writing=None) for t in trajectories])
+        # Writing is trained where replays measure the skill that the policy wrote; other rows of it need no scores.
+        trained = method.replays and config.skill.source == "own"
+        rows = rows_from(trajectories if trained else [replace(t, writing=None) for t in trajectories])
         views = _teacher_views(agent, rows, skills)
         scores = _scores(learner, policy, rows, views, drift)
 
@@ -134,6 +135,23 @@ def train_step(
         [_episode_record(t, "act") for t in trajectories] + [_episode_record(t, "replay") for t in replays],
         _skill_records(trajectories, skills, evidence),
     )  # fmt: skip
+
+
+def _skills(
+    learner: Learner, policy: Params, trajectories: Sequence[Trajectory], outcomes: Outcomes, step: int
+) -> list[Skill]:
+    """The skill that each episode is replayed and taught with, by `config.skill.source`."""
+    agent, config = learner.agent, learner.agent.config
+    sampling = sampling_of(config.rollout)
+    analysed = draw_analysed(trajectories, config.skill.per_task, config.seed, step)
+    if config.skill.source == "static":
+        agent.sampler.load(learner.reference, 0)
+    skills = write_skills(agent, trajectories, step, sampling, analysed)
+    if config.skill.source == "static":
+        agent.sampler.load(policy, step - 1)
+    if config.skill.source == "shuffled":
+        skills = shuffled_skills(skills, outcomes.group, config.seed, step)
+    return skills
 
 
 def _returns(trajectories: Sequence[Trajectory], agent: Agent) -> np.ndarray:
@@ -192,7 +210,9 @@ def _weigh(
     chars = np.asarray([len(skill.text) for skill in skills])
     rewards = np.asarray(skill_rewards(gains.skill_gain, readable, chars, config.skill), np.float32)
     written = np.asarray([t.writing is not None for t in trajectories])
-    return SkillEvidence(written, readable, rewards, gains, trust(prior, *counts, config.trust)), prior
+    return SkillEvidence(
+        written, readable, rewards, gains, trust(prior, *counts, config.trust), won, config.skill.adv_group
+    ), prior
 
 
 def _teacher_views(agent: Agent, rows: Rows, skills: Sequence[Skill]) -> Rows | None:
