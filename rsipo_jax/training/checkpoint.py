@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 
 from rsipo_jax.models.transformer import Params
@@ -29,26 +30,30 @@ class Checkpoints:
         """The steps of all complete checkpoints, ascending."""
         return sorted(self._manager.all_steps())
 
-    def save(self, step: int, state: TrainState, prior: PriorState) -> None:
+    def save(self, step: int, state: TrainState, prior: PriorState, distill_scale: float) -> None:
         """Saves in the background; what was given may be donated afterwards."""
         items = ocp.args.Composite(
             params=ocp.args.StandardSave(state.params),
             optimizer=ocp.args.StandardSave((state.opt_state, state.updates)),
             prior=ocp.args.StandardSave(prior),
+            distill_scale=ocp.args.StandardSave(np.float64(distill_scale)),
         )
         if not self._manager.save(step, args=items):
             raise RuntimeError(f"no checkpoint of step {step} was saved beside those of steps {self.steps()}")
 
-    def restore(self, step: int, state: TrainState, prior: PriorState) -> tuple[TrainState, PriorState]:
-        """The state and prior of a checkpoint, in the structure and placement of those given."""
+    def restore(
+        self, step: int, state: TrainState, prior: PriorState
+    ) -> tuple[TrainState, PriorState, float]:
+        """The state, prior and scale of lambda (`schedules.next_scale`) of a checkpoint, in the structure and placement of those given."""
         items = ocp.args.Composite(
             params=ocp.args.StandardRestore(_abstract(state.params)),
             optimizer=ocp.args.StandardRestore(_abstract((state.opt_state, state.updates))),
             prior=ocp.args.StandardRestore(_abstract(prior)),
+            distill_scale=ocp.args.StandardRestore(np.float64(1.0)),
         )
         read = self._manager.restore(step, args=items)
         opt_state, updates = read["optimizer"]
-        return TrainState(read["params"], opt_state, updates), read["prior"]
+        return TrainState(read["params"], opt_state, updates), read["prior"], float(read["distill_scale"])
 
     def restore_params(self, step: int, like: Params) -> Params:
         """The policy of a checkpoint alone."""

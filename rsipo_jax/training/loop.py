@@ -80,10 +80,10 @@ def run(config: Config, workdir: Path) -> None:
         learner = Learner(agent, network.model, frozen, reference, tasks)
         cfg = config.train
         optimizer = make_optimizer("adamw", cfg.weight_decay, cfg.grad_clip, cfg.momentum_dtype)
-        state, prior = create_state(trained, optimizer), PriorState.zero()
+        state, prior, scale = create_state(trained, optimizer), PriorState.zero(), 1.0
         del trained, network
         if log.last_step:
-            state, prior = checkpoints.restore(log.last_step, state, prior)
+            state, prior, scale = checkpoints.restore(log.last_step, state, prior)
         measure = partial(_measure, console, log, agent, learner.model, root)
 
         stage(console, 3, STAGES, "Evaluation of the SFT policy")
@@ -91,7 +91,7 @@ def run(config: Config, workdir: Path) -> None:
 
         stage(console, 4, STAGES, f"RL: {config.method}", f"{config.train.steps} steps")
         state = _reinforce(
-            console, log, checkpoints, learner, state, prior, measure, setup.during_panels(config, root)
+            console, log, checkpoints, learner, state, prior, scale, measure, setup.during_panels(config, root)
         )
 
         stage(console, 5, STAGES, "Evaluation of the RL policy")
@@ -108,6 +108,7 @@ def _reinforce(
     learner: Learner,
     state: TrainState,
     prior: PriorState,
+    scale: float,
     measure: Callable[[Params, Sequence[Panel], int, str], None],
     during: Sequence[Panel],
 ) -> TrainState:
@@ -118,11 +119,12 @@ def _reinforce(
     config = learner.agent.config
     method, cfg = METHODS[config.method], config.train
     episodes = config.rollout.tasks_per_step * config.rollout.group_size
-    planned = episodes * (1 + config.skill.replays * method.replays)
+    analysed = config.rollout.tasks_per_step * (config.skill.per_task or config.rollout.group_size)
+    planned = episodes + analysed * config.skill.replays * method.replays
     for step in range(log.last_step + 1, cfg.steps + 1):
         with progress(console, f"step {step}: episodes", planned, transient=True) as advance:
-            result = train_step(learner, state, prior, step, lambda _: advance(1))
-        state, prior = result.state, result.prior
+            result = train_step(learner, state, prior, step, lambda _: advance(1), scale)
+        state, prior, scale = result.state, result.prior, result.distill_scale
         record = log.step(
             step, result.metrics, result.seconds, result.tokens_per_second, result.episodes, result.skills
         )
@@ -130,7 +132,7 @@ def _reinforce(
         if during and step % config.eval.every == 0:
             measure(join(state.params, learner.frozen), during, step, "during")
         if step % cfg.checkpoint_every == 0 or step == cfg.steps:
-            checkpoints.save(step, state, prior)
+            checkpoints.save(step, state, prior, scale)
     checkpoints.wait()
     return state
 

@@ -48,10 +48,11 @@ def step_metrics(
     sums: Sequence[Sums],
     norms: Sequence[float],
     config: Config,
+    pulls: tuple[float, float],
 ) -> dict[str, float]:
     """Metrics of a step. Rates are shares in [0, 1], KL and entropy are nats per action token, lengths are turns.
 
-    Methods without skills have no skill metrics.
+    `pulls` are lambda and eta. Methods without skills have no skill metrics.
     """
     played = [t for t in trajectories if not t.void]
     turns = [turn for t in played for turn in t.turns]
@@ -80,10 +81,12 @@ def step_metrics(
     acting = rows.kind == ACTION
     gap = (scores.teacher - scores.old)[acting]
     clip = config.loss.distill_clip
-    pull = config.loss.distill * np.abs(credit.trust[acting] * np.clip(gap, -clip, clip))
+    pull = pulls[0] * np.abs(credit.trust[acting] * np.clip(gap, -clip, clip))
     gains, weights = evidence.gains, evidence.trust
     measured, tasks = np.asarray(gains.skill_measured), np.asarray(gains.task_measured)
     metrics |= {
+        "distill": pulls[0],
+        "eta": pulls[1],
         "prior_mean": float(weights.mu),
         "prior_variance": float(weights.tau2),
         "teacher_gap": _mean(gap),
@@ -99,10 +102,15 @@ def step_metrics(
             "skill_kl": total["skill_kl"] / written,
         }
     if measured.any():  # a step without one readable skill measures no gain
-        task_gains = np.asarray(gains.task_gain)[tasks]
+        task_gains = np.asarray(gains.task_gain, np.float64)[tasks]
+        # Equal rates of different counts (2 of 4, 1 of 2) are equal: float32 rates differ in their last digit.
+        better, worse = task_gains > 1e-6, task_gains < -1e-6
         metrics |= {
             "replay_success": _mean([t.won for t in replays if not t.void]),
             "gain_mean": _mean(task_gains),
+            "teacher_better": _mean(better),  # Fig. 2c: shares of the tasks that were replayed
+            "teacher_worse": _mean(worse),
+            "teacher_equal": _mean(~better & ~worse),
             "gain_std": float(np.std(task_gains)),
             "skill_gain_std": float(np.std(np.asarray(gains.skill_gain)[measured])),
             "trust_mean": _mean(np.asarray(weights.weight)[tasks]),

@@ -29,6 +29,7 @@ from rsipo_jax.skills.writing import Skill, draw_analysed, shuffled_skills, writ
 from rsipo_jax.training.metrics import Phases, sampler_metrics, step_metrics
 from rsipo_jax.training.packing import microbatch_bins, pack
 from rsipo_jax.training.rows import ACTION, SKILL, Rows, rows_from, teacher_rows
+from rsipo_jax.training.schedules import next_scale, strengths
 from rsipo_jax.training.state import TrainState, make_optimizer, warmup
 from rsipo_jax.training.tasks import draw_tasks
 from rsipo_jax.training.update import (
@@ -60,6 +61,7 @@ class Learner:
 class StepResult:
     state: TrainState
     prior: PriorState
+    distill_scale: float
     metrics: dict[str, float]
     seconds: dict[str, float]
     tokens_per_second: float
@@ -73,8 +75,9 @@ def train_step(
     prior: PriorState,
     step: int,
     on_done: Callable[[Trajectory], None] = lambda _: None,
+    distill_scale: float = 1.0,
 ) -> StepResult:
-    """RL step `step` (from 1). `state` is consumed. `on_done` is called for every finished episode, replays included."""
+    """RL step `step` (from 1). `state` is consumed. `distill_scale`: see `schedules.next_scale`. `on_done` is called for every finished episode, replays included."""
     agent, config = learner.agent, learner.agent.config
     method, phases = METHODS[config.method], Phases()
 
@@ -123,15 +126,17 @@ def train_step(
 
     credit = method.credit(outcomes, evidence, _tokens(rows, trajectories))
     with phases("update"):
-        state, sums, norms = _update(learner, state, rows, views, scores, credit, step)
+        pulls = strengths(config, step, distill_scale)
+        state, sums, norms = _update(learner, state, rows, views, scores, credit, step, pulls)
 
     metrics = step_metrics(
-        trajectories, replays, skills, outcomes, evidence, rows, scores, credit, sums, norms, config
+        trajectories, replays, skills, outcomes, evidence, rows, scores, credit, sums, norms, config, pulls
     ) | sampler_metrics(drift, agent.sampler.work)
     sampled = sum(len(turn.response) for t in (*trajectories, *replays) for turn in t.turns)
     sampled += sum(len(t.writing.response) for t in trajectories if t.writing is not None)
     return StepResult(
-        state, prior, metrics, phases.seconds, sampled / phases.total,
+        state, prior, next_scale(distill_scale, metrics.get("distill_to_rl", 0.0), config.loss), metrics,
+        phases.seconds, sampled / phases.total,
         [_episode_record(t, "act") for t in trajectories] + [_episode_record(t, "replay") for t in replays],
         _skill_records(trajectories, skills, evidence),
     )  # fmt: skip
@@ -268,16 +273,16 @@ def _update(
     scores: TokenScores,
     credit: Credit,
     step: int,
+    pulls: tuple[float, float],
 ) -> tuple[TrainState, list[Sums], list[float]]:
     """One epoch over the rows in shuffled mini-batches. Returns the state, sums per micro-batch, norms per update."""
     config = learner.agent.config
     cfg, loss = config.train, config.loss
-    eta = config.skill.eta if METHODS[config.method].replays else 0.0  # without replays there is no reward
-    strengths = jnp.float32(loss.distill), jnp.float32(eta)
     order = order_stream(config.seed, "rows", step).permutation(len(rows))
     size = cfg.minibatch_rows or max(len(rows), 1)
     rate = jnp.float32(warmup(step - 1, cfg.steps, cfg.learning_rate, cfg.warmup_ratio))
     optimizer = make_optimizer("adamw", cfg.weight_decay, cfg.grad_clip, cfg.momentum_dtype)
+    traced = jnp.float32(pulls[0]), jnp.float32(pulls[1])
     all_sums, norms = [], []
     for first in range(0, len(rows), size):
         members = order[first : first + size]
@@ -291,7 +296,7 @@ def _update(
         for micro in pack(rows.starts, members.tolist(), length, bins):
             grads, sums = accumulate(
                 state.params, learner.frozen, learner.model, make_batch(micro, rows, scores, credit), totals,
-                loss, strengths, config.rollout.temperature, grads,
+                loss, traced, config.rollout.temperature, grads,
             )  # fmt: skip
             all_sums.append(sums)
         state, norm = apply_gradients(state, grads, rate, optimizer)
