@@ -2,6 +2,8 @@
 
     python launch/evaluate.py --workdir=FOLDER --panel=valid_unseen [--step=N]   a checkpoint of a run
     python launch/evaluate.py --policy=planner [--panel=train]                   the optimal planner, and an expert
+    python launch/evaluate.py --workdir=FOLDER --teacher-vs-student [--panel=train_probe] [--episodes=4]
+                                                                                 the policy against itself with a skill
     python launch/evaluate.py --compare A B                                      two runs, game by game
 
 The first plays the panel with the newest checkpoint (or that of --step; 0 is the SFT policy) and says whether the result
@@ -16,7 +18,7 @@ from absl import flags
 from flags import errors_as_sentences, no_more, parse, settings
 
 from rsipo_jax.evaluation.panels import SPLIT_OF
-from rsipo_jax.training.evaluate import compare, evaluate, evaluate_planner
+from rsipo_jax.training.evaluate import compare, evaluate, evaluate_planner, teacher_vs_student
 from rsipo_jax.validation import ConfigError
 
 flags.DEFINE_enum("panel", "valid_unseen", list(SPLIT_OF), "Which games to play.")
@@ -24,6 +26,8 @@ flags.DEFINE_integer(
     "step", -1, "RL step whose checkpoint is measured; -1: the newest, 0: the SFT policy.", lower_bound=-1
 )
 flags.DEFINE_enum("policy", "checkpoint", ["checkpoint", "planner"], "Who plays.")
+flags.DEFINE_bool("teacher_vs_student", False, "Compares the policy with itself when it has a skill.")
+flags.DEFINE_integer("episodes", 4, "Of student and of teacher, with --teacher-vs-student.", lower_bound=1)
 flags.DEFINE_string("compare", "", "Compares the records of two runs: --compare WORKDIR WORKDIR.")
 
 DEFAULT_CONFIG = Path(__file__).parents[1] / "configs" / "alfworld.py"
@@ -32,21 +36,26 @@ DEFAULT_CONFIG = Path(__file__).parents[1] / "configs" / "alfworld.py"
 def main() -> None:
     rest = parse()
     if flags.FLAGS.compare:
-        _refuse("--compare", "panel", "step", "policy", "workdir", "config")
+        _refuse("--compare", "panel", "step", "policy", "workdir", "config", "teacher_vs_student", "episodes")
         if len(rest) != 1:
             raise ConfigError("--compare needs two runs: --compare WORKDIR WORKDIR")
         compare(Path(flags.FLAGS.compare), Path(rest[0]))
         return
     no_more(rest)
     if flags.FLAGS.policy == "planner":
-        _refuse("--policy=planner", "step")
+        _refuse("--policy=planner", "step", "teacher_vs_student", "episodes")
         config, workdir = settings(default=str(DEFAULT_CONFIG))
         evaluate_planner(config, workdir, flags.FLAGS.panel)
         return
     config, workdir = settings()
     jax.config.update("jax_compilation_cache_dir", str((workdir / "compiled").resolve()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    evaluate(config, workdir, flags.FLAGS.panel, flags.FLAGS.step)
+    if flags.FLAGS.teacher_vs_student:
+        teacher_vs_student(config, workdir, flags.FLAGS.panel, flags.FLAGS.step, flags.FLAGS.episodes)
+    else:
+        if flags.FLAGS["episodes"].present:
+            raise ConfigError("--episodes has no effect without --teacher-vs-student: leave it out")
+        evaluate(config, workdir, flags.FLAGS.panel, flags.FLAGS.step)
 
 
 def _refuse(job: str, *names: str) -> None:

@@ -20,7 +20,7 @@ from rsipo_jax.sampling.protocol import Address, Completion, Request, Sampler, S
 from rsipo_jax.text.tokenizer import Tokenizer
 
 # First coordinate of an address: what the tokens are for.
-ACT, REPLAY, WRITE, EVALUATE = range(4)
+ACT, REPLAY, WRITE, EVALUATE, EVALUATE_WRITE = range(5)
 
 
 @dataclass(frozen=True)

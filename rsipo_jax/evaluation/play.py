@@ -1,14 +1,16 @@
-"""Playing a panel without a skill: the policy, and experts to measure it against."""
+"""Playing a panel: the policy, and experts to measure it against."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
-from rsipo_jax.agents.rollout import EVALUATE, Agent, Episode, rollout, sampling_of
+from rsipo_jax.agents.rollout import EVALUATE, EVALUATE_WRITE, Agent, Episode, rollout, sampling_of
 from rsipo_jax.agents.trajectory import Trajectory
 from rsipo_jax.envs.protocol import EnvPool
 from rsipo_jax.evaluation.panels import Panel
 from rsipo_jax.evaluation.scores import EpisodeScore
+from rsipo_jax.skills.writing import write_skills
 
 
 def play_panel(
@@ -17,14 +19,24 @@ def play_panel(
     step: int,
     optimal: Mapping[str, int],
     on_done: Callable[[Trajectory], None] = lambda _: None,
+    with_skills: bool = False,
 ) -> list[EpisodeScore]:
     """Plays the panel with the weights the sampler holds, those after RL step `step`, drawn as evaluations draw.
 
     A game's draws are addressed by its place in the panel, so the result is a function of weights, panel and seed.
-    `optimal` holds the fewest turns to win, by task id, as far as they are known.
+    `optimal` holds the fewest turns to win, by task id, as far as they are known. `with_skills`: the policy first plays each
+    game without being measured and writes a skill of that episode, which the measured one has in its prompt; an invalid
+    skill leaves the prompt without one.
     """
+    sampling = sampling_of(agent.config.eval)
     episodes = [Episode(task, group=i, rollout=0) for i, task in enumerate(panel.tasks)]
-    played = rollout(agent, episodes, EVALUATE, step, sampling_of(agent.config.eval), on_done)
+    if with_skills:
+        before = rollout(agent, [replace(e, rollout=1) for e in episodes], EVALUATE, step, sampling)
+        skills = write_skills(agent, before, step, sampling, None, EVALUATE_WRITE)
+        episodes = [
+            replace(e, skill=s.text if s.valid else "") for e, s in zip(episodes, skills, strict=True)
+        ]
+    played = rollout(agent, episodes, EVALUATE, step, sampling, on_done)
     return [
         EpisodeScore(
             t.task.id,

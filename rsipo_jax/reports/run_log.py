@@ -25,7 +25,8 @@ from tensorboardX import SummaryWriter
 from rsipo_jax.reports.records import encode_line, leaves, plain, read_lines, read_records, replace_file
 
 TIMINGS = ("seconds", "tokens_per_second")  # the keys of a log.jsonl line that two equal runs do not share
-STAGES = ("sft", "during", "rl")  # when a panel was measured: before RL, between RL steps, after the last
+# When a panel was measured: before RL, so but with skills in the prompts, between RL steps, after the last.
+STAGES = ("sft", "sft*", "during", "rl")
 RECORDS = ("log.jsonl", "episodes.jsonl", "skills.jsonl", "evaluation.jsonl")
 
 

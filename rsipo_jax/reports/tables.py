@@ -19,7 +19,7 @@ from rich.text import Text
 
 from rsipo_jax.reports.console import duration
 
-STAGE_TITLES = {"sft": "SFT", "during": "during RL", "rl": "RL"}
+STAGE_TITLES = {"sft": "SFT", "sft*": "SFT, skills at test*", "during": "during RL", "rl": "RL"}
 SKILL_CHARS = 240  # of a sample skill's text
 
 
@@ -39,7 +39,7 @@ def summary(
     parts: list[RenderableType] = []
     for panel in dict.fromkeys(record["panel"] for record in evaluations):
         measured = {record["stage"]: record for record in evaluations if record["panel"] == panel}
-        shown = [measured[stage] for stage in ("sft", "rl") if stage in measured]
+        shown = [measured[stage] for stage in ("sft", "sft*", "rl") if stage in measured]
         if shown:
             parts += [panel_table(shown, differences.get(panel)), Text()]
     if chosen := sample_skills(skills):

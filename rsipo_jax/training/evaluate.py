@@ -24,9 +24,11 @@ from rsipo_jax.envs.protocol import Task
 from rsipo_jax.evaluation.panels import SPLIT_OF, Panel, build_panel
 from rsipo_jax.evaluation.play import play_plans
 from rsipo_jax.evaluation.scores import EpisodeScore, paired_bootstrap, score
+from rsipo_jax.evaluation.teacher_student import BINNING, compare_with_teacher, comparison_record
 from rsipo_jax.reports.console import make_console, progress
-from rsipo_jax.reports.records import leaves, read_records
+from rsipo_jax.reports.records import leaves, plain, read_records
 from rsipo_jax.reports.tables import STAGE_TITLES, panel_line, panel_table
+from rsipo_jax.reports.teacher_student import shares_figure
 from rsipo_jax.training import setup
 from rsipo_jax.training.policies import kept_step, load_policy
 from rsipo_jax.training.watch import play_watched
@@ -64,6 +66,39 @@ def evaluate(config: Config, workdir: Path, name: str, step: int) -> None:
         console.print("the run has no record of this panel at this step")
     for earlier in recorded:
         console.print(_repeated(panel, episodes, earlier, workdir), soft_wrap=True)
+
+
+def teacher_vs_student(config: Config, workdir: Path, name: str, step: int, episodes: int) -> None:
+    """Compares the policy of a checkpoint with itself when it has a skill, over the panel `name` (Fig. 2b of the paper).
+
+    Writes teacher_student_<panel>_<step>.json and .png into the workdir. Raises ConfigError as `evaluate` does.
+    """
+    console = make_console()
+    step = kept_step(workdir, step)
+    with ExitStack() as stack:
+        stack.enter_context(jax.set_mesh(setup.learner_mesh(config)))
+        root = setup.prepare_games(config, workdir)
+        panel = _panel(config, root, name, step)
+        network = setup.load_network(config, workdir)
+        agent = setup.make_agent(config, root, network)
+        stack.callback(agent.pool.close)
+        agent.sampler.load(load_policy(workdir, network, step), step)
+        total = len(panel.tasks) * (BINNING + 1 + 2 * episodes)
+        with progress(console, f"{name}: episodes", total) as advance:
+            compared = compare_with_teacher(agent, panel, step, episodes, lambda _: advance(1))
+    measured = comparison_record(panel, step, compared)
+    path = workdir / f"teacher_student_{name}_{step}.json"
+    path.write_text(json.dumps(plain(measured, path.name), indent=1) + "\n", encoding="ascii")
+    shares_figure(measured).savefig(path.with_suffix(".png"), dpi=150)
+    for row in measured["bins"]:
+        if row["tasks"]:
+            console.print(
+                f"{row['bin']} of {BINNING} won: {row['tasks']} tasks, with a skill better {100 * row['better']:.1f}%, "
+                f"equal {100 * row['equal']:.1f}%, worse {100 * row['worse']:.1f}% (by chance {100 * row['chance']:.1f}% each)",
+                soft_wrap=True,
+            )
+    console.print(f"{measured['left_out']} tasks left out: no valid skill, or a void episode")
+    console.print(f"written to {path} and {path.with_suffix('.png').name}", soft_wrap=True)
 
 
 def _repeated(panel: Panel, episodes: list[EpisodeScore], earlier: Mapping[str, Any], workdir: Path) -> str:

@@ -86,9 +86,14 @@ def run(config: Config, workdir: Path) -> None:
             state, prior, scale = checkpoints.restore(log.last_step, state, prior)
         measure = partial(_measure, console, log, agent, learner.model, root)
 
+        method = METHODS[config.method]
         stage(console, 3, STAGES, "Evaluation of the SFT policy")
-        measure(reference, panels, 0, "sft")
+        measure(reference, panels, 0, "sft*" if method.skill_at_test else "sft")
 
+        if not method.trains:
+            console.print(f"The method {config.method} trains nothing: the run ends here.")
+            console.print(report(workdir, config.eval.panels, log.files()))
+            return
         stage(console, 4, STAGES, f"RL: {config.method}", f"{config.train.steps} steps")
         state = _reinforce(
             console, log, checkpoints, learner, state, prior, scale, measure, setup.during_panels(config, root)
@@ -148,12 +153,17 @@ def _measure(
     step: int,
     name: str,
 ) -> None:
-    """Plays and records each panel that this run has not measured yet at this step and stage."""
+    """Plays and records each panel that this run has not measured yet at this step and stage.
+
+    A stage with a star has skills in the prompts of the measured episodes.
+    """
     for panel in panels:
         if (record := log.measured(step, name, panel.name)) is None:
             optimal = setup.optimal_turns(agent.config, root, panel)
             with progress(console, f"{panel.name}: games", len(panel.tasks)) as advance:
-                episodes = play_watched(agent, model, params, panel, step, optimal, advance)
+                episodes = play_watched(
+                    agent, model, params, panel, step, optimal, advance, with_skills=name.endswith("*")
+                )
             record = log.evaluation(
                 step,
                 name,

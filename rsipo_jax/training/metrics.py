@@ -91,10 +91,11 @@ def step_metrics(
         "prior_variance": float(weights.tau2),
         "teacher_gap": _mean(gap),
         "teacher_gap_abs": _mean(np.abs(gap)),
-        "distill_to_rl": _mean(pull) / max(_mean(np.abs(credit.advantages[acting])), 1e-9),
         "valid_skills": _mean(evidence.valid[evidence.written]),
         "distill_loss": total["distill"] / actions,
     }
+    if (outcome := _mean(np.abs(credit.advantages[acting]))) > 0.0:  # else there is nothing to compare with
+        metrics["distill_to_rl"] = _mean(pull) / outcome
     if METHODS[config.method].replays:
         metrics |= {
             "skill_reward": _mean(evidence.rewards[evidence.written]),

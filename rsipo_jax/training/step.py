@@ -77,7 +77,10 @@ def train_step(
     on_done: Callable[[Trajectory], None] = lambda _: None,
     distill_scale: float = 1.0,
 ) -> StepResult:
-    """RL step `step` (from 1). `state` is consumed. `distill_scale`: see `schedules.next_scale`. `on_done` is called for every finished episode, replays included."""
+    """RL step `step` (from 1). `state` is consumed. `on_done` is called for every finished episode, replays included.
+
+    `distill_scale` is what earlier steps made of it (`schedules.next_scale`).
+    """
     agent, config = learner.agent, learner.agent.config
     method, phases = METHODS[config.method], Phases()
 

@@ -64,6 +64,7 @@ def play_watched(
     step: int,
     optimal: Mapping[str, int],
     advance: Callable[[int], None],
+    with_skills: bool = False,
 ) -> list[EpisodeScore]:
     """`play_panel` with the weights of RL step `step`, under watch. `advance` is told how many games are over."""
     agent.sampler.load(params, step)
@@ -73,7 +74,7 @@ def play_watched(
         played.append(trajectory)
         advance(1)
 
-    scores = play_panel(agent, panel, step, optimal, on_done)
+    scores = play_panel(agent, panel, step, optimal, on_done, with_skills)
     watch(params, model, sorted(played, key=lambda t: (t.group, t.rollout)), agent.config)
     return scores
 

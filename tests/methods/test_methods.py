@@ -35,7 +35,7 @@ def evidence() -> SkillEvidence:
     readable, none = np.array([True, True, False, True]), np.zeros(1, np.float32)
     each = np.zeros(4, np.float32)
     gains = ReplayGains(each, each, each > 0, none, none, none > 0, none, none, none, none)
-    return SkillEvidence(np.ones(4, bool), readable, each, gains, Trust(*[none] * 10))
+    return SkillEvidence(np.ones(4, bool), readable, each, gains, Trust(*[none] * 10), each > 0)
 
 
 def test_the_advantages_are_those_that_validation_knows() -> None:

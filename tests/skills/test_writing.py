@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from rsipo_jax.agents.rollout import ACT, WRITE, Agent, Episode, rollout
 from rsipo_jax.agents.trajectory import Trajectory
 from rsipo_jax.sampling.protocol import Address, Sampling
-from rsipo_jax.skills.writing import Skill, write_skills
+from rsipo_jax.skills.writing import Skill, draw_analysed, shuffled_skills, write_skills
 from rsipo_jax.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from tests.agents.episodes import ScriptedSampler, act, make_agent, make_config, task
 
@@ -83,3 +84,54 @@ def test_all_are_asked_for_at_once_and_each_episode_gets_its_own(
     assert [t.writing.text for t in trajectories if t.writing] == [
         GOOD.replace("1", str(i)) for i in range(count)
     ]
+
+
+def test_with_the_leak_guard_a_skill_that_tells_the_answer_is_invalid(
+    tokenizer: SentencePieceTokenizer,
+) -> None:
+    for guard, answers, answer, status in (
+        (True, ("the MUG 1!",), "", "leak"),
+        (True, (), "Take  mug", "leak"),
+        (True, ("mug 2",), "", "strict"),
+        (False, ("mug 1",), "", "strict"),
+    ):
+        agent = make_agent(tokenizer, make_config(skill__leak_guard=guard), lambda a: GOOD if a[0] == WRITE else act(a))
+        trajectories, _ = played(agent, ["win:1"])
+        trajectories[0].task = replace(trajectories[0].task, answers=answers)
+        trajectories[0].answer = answer
+        (skill,) = write_skills(agent, trajectories, 2, Sampling())
+        assert (skill.status, skill.valid) == (status, status == "strict")
+
+
+@given(groups=st.lists(st.integers(1, 6), min_size=1, max_size=5), per_task=st.integers(0, 4), data=st.data())
+def test_so_many_episodes_of_each_task_are_analysed_void_ones_never(
+    groups: list[int], per_task: int, data: st.DataObject
+) -> None:
+    group = [x for x, size in enumerate(groups) for _ in range(size)]
+    void = data.draw(st.lists(st.booleans(), min_size=len(group), max_size=len(group)))
+    trajectories = [
+        Trajectory(task("never"), x, i, status="env_error" if v else "won")
+        for i, (x, v) in enumerate(zip(group, void, strict=True))
+    ]
+    chosen = draw_analysed(trajectories, per_task, 0, 7)
+    assert chosen == draw_analysed(trajectories, per_task, 0, 7)
+    for x in range(len(groups)):
+        playable = {i for i, (y, v) in enumerate(zip(group, void, strict=True)) if y == x and not v}
+        mine = {i for i in chosen if group[i] == x}
+        assert mine <= playable and len(mine) == (min(per_task, len(playable)) if per_task else len(playable))
+
+
+def test_other_steps_analyse_other_episodes() -> None:
+    trajectories = [Trajectory(task("never"), 0, i, status="won") for i in range(8)]
+    drawn = [draw_analysed(trajectories, 1, 0, step) for step in range(200)]
+    counts = np.bincount([min(d) for d in drawn], minlength=8)
+    assert counts.min() > 5  # 25 expected
+
+
+@given(tasks=st.integers(2, 8), size=st.integers(1, 4), step=st.integers(0, 50))
+def test_shuffled_skills_stay_with_no_task_and_each_is_used_once(tasks: int, size: int, step: int) -> None:
+    group = np.repeat(np.arange(tasks), size)
+    own = [Skill(f"{x}/{i}", "", True, "strict") for i, x in enumerate(group)]
+    other = shuffled_skills(own, group, 0, step)
+    assert sorted(s.text for s in other) == sorted(s.text for s in own)
+    assert all(int(s.text.split("/")[0]) != x for s, x in zip(other, group, strict=True))

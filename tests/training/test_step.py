@@ -116,7 +116,7 @@ def run_step(tokenizer: SentencePieceTokenizer, cfg: Config, monkeypatch: pytest
     reference = jax.tree.map(lambda a: a + 0.01, params)
     state = create_state(params, make_optimizer("adamw", 0.0, 1.0))
     result = train_step(Learner(agent, model, {}, reference, tasks), state, PriorState.zero(), 1)
-    _, _, rows, _, scores, credit, _ = handed[0]
+    _, _, rows, _, scores, credit, *_ = handed[0]
     return result, sampler, rows, scores, credit
 
 
@@ -341,3 +341,70 @@ def test_action_tokens_know_the_turn_that_sampled_them(played: list[Trajectory])
     assert number == len(turns.episode) == len(turns.observations)
     np.testing.assert_array_equal(tokens.turn >= 0, rows.kind == ACTION)
     np.testing.assert_array_equal(tokens.skill, rows.kind == SKILL)
+
+
+def with_skill(**changes: object) -> Config:
+    return replace(config(), skill=replace(config().skill, **changes))  # type: ignore[arg-type]
+
+
+def test_a_misleading_source_gives_each_task_the_skills_of_the_other_and_trains_no_writing(
+    tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SCRIPT, (REPLAY, 1, 0), ["look", "look"])  # with task 0's first skill
+    result, sampler, rows, _, credit = run_step(tokenizer, with_skill(source="shuffled"), monkeypatch)
+    assert [s["text"] for s in result.skills] == ["", "win", "win at once", "look"]
+    read = {
+        r.address[2:4]: tokenizer.decode(r.prompt.tolist())
+        for r in sampler.requests
+        if r.address[0] == REPLAY
+    }
+    assert read.keys() == {(0, 1), (1, 0), (1, 1)}
+    assert "before you act: win" in read[0, 1] and "before you act: look" in read[1, 1]
+    assert not (rows.kind == SKILL).any()
+    assert not credit.trust[(rows.token_episode == 0)].any()  # an unreadable skill has come its way
+
+
+def test_a_static_source_writes_with_the_sft_policy_and_trains_no_writing(
+    tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[tuple[object, int]] = []
+    load = ScriptedSampler.load
+    monkeypatch.setattr(
+        ScriptedSampler,
+        "load",
+        lambda self, params, version: (
+            loaded.append((params, len(self.requests))),
+            load(self, params, version),
+        )[1],
+    )
+    result, sampler, rows, _, _ = run_step(tokenizer, with_skill(source="static"), monkeypatch)
+    purposes = [r.address[0] for r in sampler.requests]
+    (policy, first), (reference, second), (again, third) = loaded
+    assert policy is again and policy is not reference and first == 0
+    assert set(purposes[second:third]) == {WRITE} and WRITE not in (*purposes[:second], *purposes[third:])
+    assert not (rows.kind == SKILL).any()
+    assert [s["gain"] for s in result.skills] == [0.5, -0.5, None, 1.0]
+
+
+def test_episodes_that_are_not_analysed_have_no_skill_and_no_teacher(
+    tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result, sampler, rows, _, credit = run_step(tokenizer, with_skill(per_task=1), monkeypatch)
+    left_out = [e for e, s in enumerate(result.skills) if s["status"] == "not_analysed"]
+    assert len(left_out) == 2 and {e // 2 for e in left_out} == {0, 1}
+    assert sum(r.address[0] == WRITE for r in sampler.requests) == 2
+    of_left_out = np.isin(rows.token_episode, left_out)
+    assert not credit.trust[of_left_out].any() and not (rows.kind[of_left_out] == SKILL).any()
+
+
+def test_the_log_says_what_the_teacher_and_the_reward_weighed(
+    tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cfg = replace(config(), loss=LossConfig(distill=0.5, distill_low=1e-7, distill_high=1e-6))
+    result, *_ = run_step(tokenizer, cfg, monkeypatch)
+    metrics = result.metrics
+    assert (metrics["distill"], metrics["eta"]) == (0.5, 0.1)
+    # Task 0: one of two replays wins, as one of two episodes did. Task 1: gain 1.
+    shares = [metrics[f"teacher_{name}"] for name in ("better", "equal", "worse")]
+    assert shares == [0.5, 0.5, 0.0]
+    assert metrics["distill_to_rl"] > 1e-6 and result.distill_scale == pytest.approx(1 / 1.25)
