@@ -128,9 +128,13 @@ class SkillConfig:
     long_penalty: float = 0.2
     eta: float = 0.1  # weight of the skill-writing loss
     observation_chars: int = 400  # an observation in an analysis prompt of numbered steps is cut here
-    leak_guard: bool = False  # a skill that holds an answer of its task, or the one its episode gave, is invalid
+    leak_guard: bool = (
+        False  # a skill that holds an answer of its task, or the one its episode gave, is invalid
+    )
     per_task: int = 0  # episodes of a task that are analysed, drawn anew in every step; 0: all
-    adv_group: str = "task"  # skills judged against each other: of a "task", of a "task_outcome", of the "batch"
+    adv_group: str = (
+        "task"  # skills judged against each other: of a "task", of a "task_outcome", of the "batch"
+    )
     valid_bonus: float = 0.0  # f_ok: added to the reward of a readable skill
     # Whose skills are replayed and teach: the episode's "own"; "shuffled", those of another task of the step (misleading);
     # "static", written by the SFT policy. Writing is trained with "own" only.

@@ -222,4 +222,7 @@ def skill_rewards(gain: ArrayLike, valid: ArrayLike, lengths: ArrayLike, cfg: Sk
     """
     readable = jnp.asarray(valid, bool)
     penalised = ~readable | (jnp.asarray(lengths) > cfg.max_chars)
-    return jnp.where(readable, jnp.asarray(gain, dtype=float) + cfg.valid_bonus, -1.0) - cfg.long_penalty * penalised
+    return (
+        jnp.where(readable, jnp.asarray(gain, dtype=float) + cfg.valid_bonus, -1.0)
+        - cfg.long_penalty * penalised
+    )

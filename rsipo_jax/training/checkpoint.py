@@ -44,7 +44,7 @@ class Checkpoints:
     def restore(
         self, step: int, state: TrainState, prior: PriorState
     ) -> tuple[TrainState, PriorState, float]:
-        """The state, prior and scale of lambda (`schedules.next_scale`) of a checkpoint, in the structure and placement of those given."""
+        """State, prior and scale of lambda (`schedules.next_scale`) of a checkpoint, structured and placed as those given."""
         items = ocp.args.Composite(
             params=ocp.args.StandardRestore(_abstract(state.params)),
             optimizer=ocp.args.StandardRestore(_abstract((state.opt_state, state.updates))),

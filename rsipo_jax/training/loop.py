@@ -96,7 +96,15 @@ def run(config: Config, workdir: Path) -> None:
             return
         stage(console, 4, STAGES, f"RL: {config.method}", f"{config.train.steps} steps")
         state = _reinforce(
-            console, log, checkpoints, learner, state, prior, scale, measure, setup.during_panels(config, root)
+            console,
+            log,
+            checkpoints,
+            learner,
+            state,
+            prior,
+            scale,
+            measure,
+            setup.during_panels(config, root),
         )
 
         stage(console, 5, STAGES, "Evaluation of the RL policy")

@@ -312,16 +312,25 @@ def test_an_analysis_prompt_leaves_room_for_the_analysis(
     assert prompt is None or len(prompt.tokens) + context.writing_tokens <= max_length
 
 
-def test_a_conversation_without_room_for_the_request_is_not_analysed(
+def test_a_conversation_without_room_for_the_request_is_analysed_by_its_digest(
     tokenizer: SentencePieceTokenizer,
 ) -> None:
-    roomy = make_context(tokenizer, make_config())
+    roomy = make_context(tokenizer, make_config(skill__observation_chars=30))
     trajectory = play(roomy, [(FIRST, [70])])
     prompt = roomy.analysis(trajectory)
     assert prompt is not None
     enough = len(prompt.tokens) + roomy.writing_tokens
-    assert make_context(tokenizer, make_config(context__max_length=enough)).analysis(trajectory) is not None
-    assert make_context(tokenizer, make_config(context__max_length=enough - 1)).analysis(trajectory) is None
+
+    def analysed(max_length: int) -> Prompt | None:
+        config = make_config(context__max_length=max_length, skill__observation_chars=30)
+        return make_context(tokenizer, config).analysis(trajectory)
+
+    fitting = analysed(enough)
+    assert fitting is not None and fitting.tokens.tolist() == prompt.tokens.tolist()
+    digest = analysed(enough - 1)
+    assert digest is not None and len(digest.tokens) < len(prompt.tokens)
+    assert text_of(roomy, digest).startswith("Task: put a clean mug in desk.\nResult: failure\nStep 1\n")
+    assert analysed(roomy.writing_tokens + 10) is None
 
 
 def test_a_window_analysis_numbers_its_steps_cuts_observations_and_leaves_out_the_earliest(
@@ -348,5 +357,6 @@ def test_a_window_analysis_numbers_its_steps_cuts_observations_and_leaves_out_th
     )
     shorter = text_of(context, make_context(tokenizer, tight).analysis(trajectory))
     assert shorter.startswith(
-        "Task: put a clean mug in desk.\nResult: failure\nStep 2\nObservation: seen 1 mug"
+        "Task: put a clean mug in desk.\nResult: failure\nAt the start: You are in the middle of a roo ...\nSteps left out: "
     )
+    assert "Step 1\n" not in shorter and "Step 4\nObservation: seen 3 mug" in shorter

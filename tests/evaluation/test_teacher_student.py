@@ -33,7 +33,7 @@ def respond(address: Address) -> str:
 
 
 def make_comparison(number: int, student: int, teacher: int, **other: object) -> TaskComparison:
-    fields = dict(skill="s", status="strict", source_won=True, void=False) | other
+    fields = {"skill": "s", "status": "strict", "source_won": True, "void": False} | other
     return TaskComparison("id", "kind", number, student, teacher, 4, **fields)  # type: ignore[arg-type]
 
 

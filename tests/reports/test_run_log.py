@@ -152,7 +152,7 @@ def test_refusals(tmp_path: Path) -> None:
         ValueError, match="'valid_seen_64' has hash bbbbbbbbbbbb here and aaaaaaaaaaaa earlier"
     ):
         log.evaluation(2, "rl", "valid_seen_64", "b" * 64, {}, [])
-    with pytest.raises(ValueError, match="'before'; use one of sft, during, rl"):
+    with pytest.raises(ValueError, match="'before'; use one of sft, sft\\*, during, rl"):
         log.evaluation(2, "before", "valid_seen_64", "a" * 64, {}, [])
     log.close()
     before = contents(tmp_path / "run")

@@ -52,7 +52,10 @@ def test_case_articles_and_punctuation_hide_nothing(
 ) -> None:
     def disguised(word: str) -> str:
         word = data.draw(st.sampled_from([word, word.upper(), word.title()]))
-        article, end = data.draw(st.sampled_from(["", "the ", "An "])), data.draw(st.sampled_from(["", ",", ".", '"']))
+        article, end = (
+            data.draw(st.sampled_from(["", "the ", "An "])),
+            data.draw(st.sampled_from(["", ",", ".", '"'])),
+        )
         return article + word + end
 
     told = " ".join([*before, *map(disguised, answer), *after])

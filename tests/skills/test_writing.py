@@ -95,7 +95,9 @@ def test_with_the_leak_guard_a_skill_that_tells_the_answer_is_invalid(
         (True, ("mug 2",), "", "strict"),
         (False, ("mug 1",), "", "strict"),
     ):
-        agent = make_agent(tokenizer, make_config(skill__leak_guard=guard), lambda a: GOOD if a[0] == WRITE else act(a))
+        agent = make_agent(
+            tokenizer, make_config(skill__leak_guard=guard), lambda a: GOOD if a[0] == WRITE else act(a)
+        )
         trajectories, _ = played(agent, ["win:1"])
         trajectories[0].task = replace(trajectories[0].task, answers=answers)
         trajectories[0].answer = answer

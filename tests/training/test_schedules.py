@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -25,7 +26,7 @@ def test_a_schedule_goes_from_its_start_to_its_end_without_turning(
 ) -> None:
     values = [scheduled(kind, start, final, step, steps) for step in range(1, steps + 1)]
     assert values[0] == pytest.approx(start) and values[-1] == pytest.approx(final, abs=1e-12)
-    changes = [b - a for a, b in zip(values, values[1:], strict=False)]
+    changes = [b - a for a, b in itertools.pairwise(values)]
     assert all(c * (final - start) >= -1e-12 for c in changes)
     middle = scheduled(kind, start, final, (steps + 1) // 2, steps)
     assert steps % 2 == 0 or middle == pytest.approx((start + final) / 2)

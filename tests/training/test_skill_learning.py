@@ -33,7 +33,8 @@ def helpful_probability(sign: int, eta: float, group: str) -> float:
         return eta * sums.loss / len(words)
 
     for _ in range(STEPS):
-        words = rng.choice(WORDS, len(ids), p=np.asarray(jax.nn.softmax(logits), np.float64))
+        weights = np.exp(np.asarray(logits, np.float64))
+        words = rng.choice(WORDS, len(ids), p=weights / weights.sum())
         won = rng.random(len(ids)) < 0.4
         helps = (words == HELPFUL) if sign > 0 else (words != HELPFUL)
         replayed = rng.random(len(ids)) < np.where(helps, 0.9, 0.2)
