@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import jax
-import numpy as np
 import orbax.checkpoint as ocp
 
 from rsipo_jax.models.transformer import Params
@@ -36,7 +35,7 @@ class Checkpoints:
             params=ocp.args.StandardSave(state.params),
             optimizer=ocp.args.StandardSave((state.opt_state, state.updates)),
             prior=ocp.args.StandardSave(prior),
-            distill_scale=ocp.args.StandardSave(np.float64(distill_scale)),
+            distill_scale=ocp.args.JsonSave(distill_scale),
         )
         if not self._manager.save(step, args=items):
             raise RuntimeError(f"no checkpoint of step {step} was saved beside those of steps {self.steps()}")
@@ -49,11 +48,11 @@ class Checkpoints:
             params=ocp.args.StandardRestore(_abstract(state.params)),
             optimizer=ocp.args.StandardRestore(_abstract((state.opt_state, state.updates))),
             prior=ocp.args.StandardRestore(_abstract(prior)),
-            distill_scale=ocp.args.StandardRestore(np.float64(1.0)),
+            distill_scale=ocp.args.JsonRestore(),
         )
         read = self._manager.restore(step, args=items)
         opt_state, updates = read["optimizer"]
-        return TrainState(read["params"], opt_state, updates), read["prior"], float(read["distill_scale"])
+        return TrainState(read["params"], opt_state, updates), read["prior"], read["distill_scale"]
 
     def restore_params(self, step: int, like: Params) -> Params:
         """The policy of a checkpoint alone."""
