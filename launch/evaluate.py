@@ -21,12 +21,13 @@ from rsipo_jax.evaluation.panels import SPLIT_OF
 from rsipo_jax.training.evaluate import compare, evaluate, evaluate_planner, teacher_vs_student
 from rsipo_jax.validation import ConfigError
 
+TEACHER = "teacher-vs-student"
 flags.DEFINE_enum("panel", "valid_unseen", list(SPLIT_OF), "Which games to play.")
 flags.DEFINE_integer(
     "step", -1, "RL step whose checkpoint is measured; -1: the newest, 0: the SFT policy.", lower_bound=-1
 )
 flags.DEFINE_enum("policy", "checkpoint", ["checkpoint", "planner"], "Who plays.")
-flags.DEFINE_bool("teacher_vs_student", False, "Compares the policy with itself when it has a skill.")
+flags.DEFINE_bool(TEACHER, False, "Compares the policy with itself when it has a skill.")
 flags.DEFINE_integer("episodes", 4, "Of student and of teacher, with --teacher-vs-student.", lower_bound=1)
 flags.DEFINE_string("compare", "", "Compares the records of two runs: --compare WORKDIR WORKDIR.")
 
@@ -36,21 +37,21 @@ DEFAULT_CONFIG = Path(__file__).parents[1] / "configs" / "alfworld.py"
 def main() -> None:
     rest = parse()
     if flags.FLAGS.compare:
-        _refuse("--compare", "panel", "step", "policy", "workdir", "config", "teacher_vs_student", "episodes")
+        _refuse("--compare", "panel", "step", "policy", "workdir", "config", TEACHER, "episodes")
         if len(rest) != 1:
             raise ConfigError("--compare needs two runs: --compare WORKDIR WORKDIR")
         compare(Path(flags.FLAGS.compare), Path(rest[0]))
         return
     no_more(rest)
     if flags.FLAGS.policy == "planner":
-        _refuse("--policy=planner", "step", "teacher_vs_student", "episodes")
+        _refuse("--policy=planner", "step", TEACHER, "episodes")
         config, workdir = settings(default=str(DEFAULT_CONFIG))
         evaluate_planner(config, workdir, flags.FLAGS.panel)
         return
     config, workdir = settings()
     jax.config.update("jax_compilation_cache_dir", str((workdir / "compiled").resolve()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    if flags.FLAGS.teacher_vs_student:
+    if flags.FLAGS[TEACHER].value:
         teacher_vs_student(config, workdir, flags.FLAGS.panel, flags.FLAGS.step, flags.FLAGS.episodes)
     else:
         if flags.FLAGS["episodes"].present:

@@ -14,6 +14,8 @@ from rsipo_jax.sampling.protocol import Request, Sampling, generate
 from rsipo_jax.skills.leaks import leaks
 from rsipo_jax.skills.parsing import parse_skill
 
+UNWRITTEN = ("void", "no_room", "not_analysed")
+
 
 @dataclass(frozen=True)
 class Skill:
@@ -21,6 +23,11 @@ class Skill:
     summary: str
     valid: bool
     status: str  # how it was parsed, or why it is invalid
+
+    @property
+    def written(self) -> bool:
+        """The policy was asked for it, and answered something."""
+        return self.status not in UNWRITTEN
 
 
 def write_skills(

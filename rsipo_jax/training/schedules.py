@@ -7,7 +7,8 @@ import math
 from rsipo_jax.config import Config, LossConfig
 
 STEP_OF_SCALE = 1.25  # most that the band moves lambda from one step to the next
-SCALE_LIMITS = (1e-3, 1e3)  # a teacher without any pull cannot be scaled into a band
+# Where the replays give no reason for trust, the teacher has next to no pull: a band must not undo that by a huge lambda.
+SCALE_LIMITS = (0.1, 10.0)
 
 
 def scheduled(kind: str, start: float, final: float, step: int, steps: int) -> float:

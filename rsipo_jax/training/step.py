@@ -217,7 +217,7 @@ def _weigh(
     prior = update_prior(prior, *counts, config.trust)
     chars = np.asarray([len(skill.text) for skill in skills])
     rewards = np.asarray(skill_rewards(gains.skill_gain, readable, chars, config.skill), np.float32)
-    written = np.asarray([t.writing is not None for t in trajectories])
+    written = np.asarray([skill.written for skill in skills])
     return SkillEvidence(
         written, readable, rewards, gains, trust(prior, *counts, config.trust), won, config.skill.adv_group
     ), prior
