@@ -428,6 +428,11 @@ def _check_trust(config: Config) -> None:
                     f"config.trust.{key}={value!r} is not defined for config.trust.unit='hier', whose skills share the prior "
                     "of their task and are weighed by its closed form: set one of the two otherwise"
                 )
+    if trust.prior_class == "outcome" and config.skill.source != "own":
+        raise ConfigError(
+            f"config.trust.prior_class='outcome' is about the episode that wrote the skill, which with config.skill.source="
+            f"{config.skill.source!r} is not the one it teaches: set config.trust.prior_class='none'"
+        )
     if trust.signed and trust.function not in SIGNED_FUNCTIONS:
         raise ConfigError(
             f"config.trust.signed=True has no meaning for config.trust.function={trust.function!r}: "

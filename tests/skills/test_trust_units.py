@@ -118,3 +118,11 @@ def test_leave_one_out_rates_average_to_the_rate_and_skills_may_stand_in_any_ord
 def test_what_does_not_go_together_is_refused(changes: dict, replays: int, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         config(**{"skill.replays": replays, **{f"trust.{key}": value for key, value in changes.items()}})
+
+
+@pytest.mark.parametrize("source", ["shuffled", "static"])
+def test_classes_by_outcome_need_skills_of_the_episode_itself(source: str) -> None:
+    settings = {"trust.prior_class": "outcome", "skill.source": source}
+    with pytest.raises(ConfigError, match=rf"skill\.source='{source}' is not the one it teaches"):
+        config(**settings)
+    config(**settings | {"skill.source": "own"})
