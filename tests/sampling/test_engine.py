@@ -339,6 +339,15 @@ def test_idle_slots_do_not_decode_when_few_are_active() -> None:
     assert tokens(generate(engine, [ask(i) for i in range(4)])) == tokens(usual())
 
 
+def test_rows_of_padding_sample_nothing() -> None:
+    """Also when the last slot, which padding is copied from, is one of the few that go on."""
+    engine = make_engine(32)
+    limits = [1] * 29 + [MAX_NEW] * 3
+    made = generate(engine, [ask(i, limit=limit) for i, limit in enumerate(limits)])
+    assert [len(c.tokens) for c in made] == limits
+    assert engine.work.sampled_tokens == sum(limits)
+
+
 def test_members_of_a_group_compute_their_prompt_once() -> None:
     engine, prompt = make_engine(), PROMPTS[2]
     group = [Request(prompt, (1, 2, 2, member, 5), MAX_NEW) for member in range(5)]

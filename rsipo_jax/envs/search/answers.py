@@ -23,9 +23,3 @@ def exact_match(answer: str, golds: Iterable[str]) -> bool:
     """Whether the answer equals one of the golden ones after normalisation. No answer ("") is never right."""
     given = normalized(answer)
     return bool(answer.strip()) and any(given == normalized(gold) for gold in golds)
-
-
-def holds_answer(text: str, answers: Iterable[str]) -> bool:
-    """Whether one of the answers stands in the text as whole words, both normalised; answers of nothing stand nowhere."""
-    padded = f" {normalized(text)} "
-    return any((words := normalized(answer)) and f" {words} " in padded for answer in answers)
