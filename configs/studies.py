@@ -46,4 +46,21 @@ def misleading(config: Config) -> Variants:
     }
 
 
-STUDIES: Mapping[str, Callable[[Config], Variants]] = {"tiny_methods": methods, "misleading": misleading}
+def strength(config: Config) -> Variants:
+    """How strong the teacher should be: lambda for RSIPO, whose trust is about 0.1, and for the hybrid, whose is 1.
+
+    Run it on a seed that the other studies do not use.
+    """
+    rsipo = {f"rsipo_{distill}": {"method": "rsipo", "loss.distill": float(distill)} for distill in (1, 3, 10)}
+    hybrid = {
+        f"hybrid_{name}": {"method": "hybrid", "loss.distill": distill}
+        for name, distill in {"0_3": 0.3, "3": 3.0}.items()
+    }
+    return {"grpo": {"method": "grpo"}, **rsipo, **hybrid}
+
+
+STUDIES: Mapping[str, Callable[[Config], Variants]] = {
+    "tiny_methods": methods,
+    "misleading": misleading,
+    "strength": strength,
+}

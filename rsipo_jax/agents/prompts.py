@@ -120,7 +120,7 @@ def analysis_request(won: bool) -> str:
         )
     return (
         "The task is not solved. Write JSON with episode_summary and episode_skill: "
-        "the mistake to avoid in this task, and what to do instead."
+        "the mistake to avoid in this task, its warning sign, and what to do instead."
     )
 
 
