@@ -155,23 +155,23 @@ rich.print(skill_table(skills) if skills else "no skill that can be read yet")
 
 # %%
 from rsipo_jax.agents.rollout import EVALUATE, Episode, rollout, sampling_of
-from rsipo_jax.envs.alfworld.data import find_tasks
 from rsipo_jax.training import setup
 from rsipo_jax.training.checkpoint import Checkpoints
+from rsipo_jax.training.worlds import open_world
 
-games = setup.prepare_games(config, workdir)  # found again, not made again
+world = open_world(config, workdir)  # its games are found again, not made again
 network = setup.load_network(config, workdir)
 checkpoints = Checkpoints(workdir)
-agent = setup.make_agent(config, games, network)
+agent = setup.make_agent(config, world, network)
 agent.sampler.load(checkpoints.restore_params(config.train.steps, network.params), config.train.steps)
 checkpoints.close()
 
 if skills:
     task_id, skill = skills[0]["task"], skills[0]["text"]
 else:  # nothing written yet: borrow the skill of a demonstration
-    demo = next(d for d in setup.prepare_demonstrations(config, workdir, games) if d.skill)
+    demo = next(d for d in setup.prepare_demonstrations(config, workdir, world) if d.skill)
     task_id, skill = demo.task_id, demo.skill
-task = {task.id: task for task in find_tasks(games, "train")}[task_id]
+task = {task.id: task for task in world.tasks("train")}[task_id]
 
 
 def play(skill: str = "") -> None:

@@ -27,6 +27,7 @@ class EnvConfig:
     )
     max_turns: int = 50  # actions an episode may take
     workers: int = 2  # worker processes of the textworld engine
+    name: str = "alfworld"  # "alfworld", whose fields those above are but for max_turns, or "search"
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from ml_collections import ConfigDict
 from rsipo_jax.config import Config, LoraConfig, LossConfig
 
 METHODS = ("rsipo", "grpo", "hybrid", "opsd", "vanilla", "skill_prompt")
+ENVIRONMENTS = ("alfworld", "search")
 ENGINES = ("fast", "textworld")
 GAME_VERSIONS = ("as_is", "2.1.1", "2.1.2")
 GOALS = ("templated", "human")
@@ -48,6 +49,7 @@ SMALLEST_VOCABULARY = 512
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "method": METHODS,
+    "env.name": ENVIRONMENTS,
     "env.engine": ENGINES,
     "env.version": GAME_VERSIONS,
     "env.goals": GOALS,

@@ -24,7 +24,8 @@ from rsipo_jax.envs.alfworld.game import Game
 from rsipo_jax.envs.protocol import Task
 from rsipo_jax.evaluation.panels import make_panel
 from rsipo_jax.text.sentencepiece_tokenizer import train_sentencepiece
-from rsipo_jax.training.demonstrations.play import Demonstration, response
+from rsipo_jax.training.demonstrations.alfworld import response
+from rsipo_jax.training.demonstrations.demonstration import Demonstration
 from rsipo_jax.training.sft import as_trajectory
 
 SLIPS = 0.25  # share of turns at which a random admissible action is taken

@@ -16,6 +16,7 @@ import numpy as np
 
 from rsipo_jax.agents import prompts
 from rsipo_jax.agents.trajectory import Prompt, Trajectory, Turn
+from rsipo_jax.agents.words import words_of
 from rsipo_jax.config import Config
 from rsipo_jax.text.tokenizer import Tokenizer
 
@@ -44,7 +45,7 @@ class Context(Protocol):
 
 class _Base:
     def __init__(self, tokenizer: Tokenizer, config: Config) -> None:
-        self.tokenizer = tokenizer
+        self.tokenizer, self.words = tokenizer, words_of(config)
         self.show_admissible = config.context.show_admissible
         self.max_length = config.context.max_length
         self.turn_tokens = config.rollout.max_new_tokens
@@ -66,7 +67,12 @@ class _Base:
         steps = trajectory.exchanges()
         for dropped in range(len(steps) + 1):
             text = prompts.analysis_of_steps(
-                trajectory.observations[0], steps[dropped:], trajectory.won, self.observation_chars, dropped
+                trajectory.observations[0],
+                steps[dropped:],
+                trajectory.won,
+                self.observation_chars,
+                self.words,
+                dropped,
             )
             prompt = self._opening(prompts.Message(text, ""), "")
             if len(prompt.tokens) + self.writing_tokens <= self.max_length:
@@ -94,7 +100,8 @@ class Conversation(_Base):
         """See `Context.acting`."""
         shown, observation = self._shown(admissible), trajectory.observations[-1]
         if not trajectory.turns:
-            prompt = self._opening(prompts.conversation_opening(observation, shown), trajectory.skill)
+            message = prompts.conversation_opening(observation, shown, self.words)
+            prompt = self._opening(message, trajectory.skill)
         else:
             prompt = self._continue(trajectory.turns[-1], prompts.conversation_following(observation, shown))
         length = len(prompt.tokens) - len(self.skill_tokens(trajectory.skill))
@@ -104,7 +111,7 @@ class Conversation(_Base):
         """The episode as it was, then the request; its digest, when that does not fit."""
         if not trajectory.turns:
             return None
-        end = f"{trajectory.observations[-1]}\n{prompts.analysis_request(trajectory.won)}"
+        end = f"{trajectory.observations[-1]}\n{prompts.analysis_request(trajectory.won, self.words)}"
         prompt = self._continue(trajectory.turns[-1], end)
         fits = len(prompt.tokens) + self.writing_tokens <= self.max_length
         return prompt if fits else self._digest(trajectory)
@@ -130,7 +137,9 @@ class Window(_Base):
         first, observation = trajectory.observations[0], trajectory.observations[-1]
         past, steps = trajectory.exchanges(), len(trajectory.turns)
         for shown in range(min(self.history, steps), -1, -1):
-            message = self.message(first, past[steps - shown :], steps, observation, self._shown(admissible))
+            message = self.message(
+                first, past[steps - shown :], steps, observation, self._shown(admissible), self.words
+            )
             bare = self._opening(message, "")
             if len(bare.tokens) <= self._limit:
                 return self._opening(message, trajectory.skill) if trajectory.skill else bare

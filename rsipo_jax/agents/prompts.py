@@ -1,6 +1,6 @@
-"""The words of ALFWorld prompts: what the policy is told when it acts, acts with a skill, and writes a skill.
+"""The shapes of prompts: what the policy is told when it acts, acts with a skill, and writes a skill.
 
-A message is a list of text parts. A skill is one part of its own and nothing else depends on it, so a teacher prompt
+What is said in them about an environment are its `Words`. A message is a list of text parts. A skill is one part of its own and nothing else depends on it, so a teacher prompt
 without that part is the student prompt, token for token.
 """
 
@@ -9,14 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rsipo_jax.text.tags import ACTION_CLOSE, ACTION_OPEN, THINK_CLOSE, THINK_OPEN
-
-ROLE = "You act in a simulated household through text commands.\n"
-BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
-FORMAT = (
-    f"Reason about the next step inside {THINK_OPEN} {THINK_CLOSE}, "
-    f"then give one action inside {ACTION_OPEN} {ACTION_CLOSE}."
-)
+from rsipo_jax.agents.words import Words
 
 
 @dataclass(frozen=True)
@@ -37,19 +30,19 @@ class Exchange:
     valid: bool
 
 
-def without_banner(observation: str) -> str:
-    """The first observation without TextWorld's greeting."""
-    return observation.removeprefix(BANNER)
+def without_banner(observation: str, words: Words) -> str:
+    """The first observation without the environment's greeting."""
+    return observation.removeprefix(words.banner)
 
 
-def task_of(observation: str) -> str:
+def task_of(observation: str, words: Words) -> str:
     """The task sentence of a first observation."""
-    return observation.rpartition("Your task is to: ")[2].strip()
+    return observation.partition(words.task)[2].strip()
 
 
-def room_of(observation: str) -> str:
-    """A first observation without greeting and task sentence."""
-    return without_banner(observation).rpartition("Your task is to: ")[0].strip()
+def room_of(observation: str, words: Words) -> str:
+    """A first observation without greeting and task sentence: the surroundings, if there are any."""
+    return without_banner(observation, words).partition(words.task)[0].strip()
 
 
 def skill_block(skill: str) -> str:
@@ -63,10 +56,10 @@ def admissible_list(admissible: Sequence[str]) -> str:
     return f"\nAdmissible actions:\n{lines}"
 
 
-def conversation_opening(observation: str, admissible: Sequence[str] | None) -> Message:
+def conversation_opening(observation: str, admissible: Sequence[str] | None, words: Words) -> Message:
     """First message of a conversation. `admissible` None: they are not shown."""
     shown = "" if admissible is None else admissible_list(admissible)
-    return Message(without_banner(observation), f"{shown}\n{FORMAT}")
+    return Message(without_banner(observation, words), f"{shown}\n{words.form}")
 
 
 def conversation_following(observation: str, admissible: Sequence[str] | None) -> str:
@@ -75,7 +68,12 @@ def conversation_following(observation: str, admissible: Sequence[str] | None) -
 
 
 def window_message(
-    first: str, past: Sequence[Exchange], steps: int, observation: str, admissible: Sequence[str] | None
+    first: str,
+    past: Sequence[Exchange],
+    steps: int,
+    observation: str,
+    admissible: Sequence[str] | None,
+    words: Words,
 ) -> Message:
     """A whole prompt for one turn: task, the last exchanges, the current observation.
 
@@ -83,26 +81,34 @@ def window_message(
     """
     shown = "" if admissible is None else admissible_list(admissible)
     if steps == 0:
-        return Message(ROLE + without_banner(first), f"{shown}\n{FORMAT}")
+        return Message(words.role + without_banner(first, words), f"{shown}\n{words.form}")
     return Message(
-        f"{ROLE}Your task is to: {task_of(first)}", f"{_progress(past, steps, observation)}{shown}\n{FORMAT}"
+        f"{words.role}{words.task}{task_of(first, words)}",
+        f"{_progress(past, steps, observation, words)}{shown}\n{words.form}",
     )
 
 
 def static_first_message(
-    first: str, past: Sequence[Exchange], steps: int, observation: str, admissible: Sequence[str] | None
+    first: str,
+    past: Sequence[Exchange],
+    steps: int,
+    observation: str,
+    admissible: Sequence[str] | None,
+    words: Words,
 ) -> Message:
     """As `window_message`, with `before` the same at every turn of an episode: role, format and task."""
     shown = "" if admissible is None else admissible_list(admissible)
-    now = _progress(past, steps, observation) if steps else f"\n{room_of(first)}"
-    return Message(f"{ROLE}{FORMAT}\nYour task is to: {task_of(first)}", now + shown)
+    room = room_of(first, words)
+    start = f"\n{room}" if room else ""
+    now = _progress(past, steps, observation, words) if steps else start
+    return Message(f"{words.role}{words.form}\n{words.task}{task_of(first, words)}", now + shown)
 
 
-def _progress(past: Sequence[Exchange], steps: int, observation: str) -> str:
+def _progress(past: Sequence[Exchange], steps: int, observation: str, words: Words) -> str:
     """The last exchanges, numbered, and the current observation."""
     number = steps - len(past) + 1
     history = "".join(
-        f"\nObservation {number + i}: {without_banner(e.observation)}\nAction {number + i}: {e.command}"
+        f"\nObservation {number + i}: {without_banner(e.observation, words)}\nAction {number + i}: {e.command}"
         for i, e in enumerate(past)
     )
     return (
@@ -111,21 +117,18 @@ def _progress(past: Sequence[Exchange], steps: int, observation: str) -> str:
     )
 
 
-def analysis_request(won: bool) -> str:
+def analysis_request(won: bool, words: Words) -> str:
     """Asks for the skill of a finished episode; what kind of skill depends on the outcome."""
-    if won:
-        return (
-            "The task is solved. Write JSON with episode_summary and episode_skill: "
-            "the short workflow that solves this task."
-        )
-    return (
-        "The task is not solved. Write JSON with episode_summary and episode_skill: "
-        "the mistake to avoid in this task, its warning sign, and what to do instead."
-    )
+    return words.won if won else words.lost
 
 
 def analysis_of_steps(
-    first: str, steps: Sequence[Exchange], won: bool, observation_chars: int, skipped: int = 0
+    first: str,
+    steps: Sequence[Exchange],
+    won: bool,
+    observation_chars: int,
+    words: Words,
+    skipped: int = 0,
 ) -> str:
     """The analysis prompt of the window context: the episode as numbered steps, then the request.
 
@@ -136,11 +139,13 @@ def analysis_of_steps(
     def cut(seen: str) -> str:
         return seen if len(seen) <= observation_chars else seen[:observation_chars] + " ..."
 
-    lines = [f"Task: {task_of(first)}", f"Result: {'success' if won else 'failure'}"]
+    lines = [f"Task: {task_of(first, words)}", f"Result: {'success' if won else 'failure'}"]
     if skipped:
-        lines.append(f"At the start: {cut(room_of(first))}\nSteps left out: {skipped}")
+        room = room_of(first, words)
+        start = f"At the start: {cut(room)}\n" if room else ""
+        lines.append(f"{start}Steps left out: {skipped}")
     for i, step in enumerate(steps, skipped + 1):
-        seen = cut(without_banner(step.observation))
+        seen = cut(without_banner(step.observation, words))
         mark = "" if step.valid else " (malformed action)"
         lines.append(f"Step {i}\nObservation: {seen}\nResponse: {step.response}{mark}")
-    return "\n".join([*lines, analysis_request(won)])
+    return "\n".join([*lines, analysis_request(won, words)])

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rsipo_jax.agents.actions import PARSERS
 from rsipo_jax.agents.context import Context
+from rsipo_jax.agents.parsers import parser_of
 from rsipo_jax.agents.trajectory import Prompt, Trajectory, Turn
 from rsipo_jax.config import Config, EvalConfig, RolloutConfig
 from rsipo_jax.envs.protocol import EnvPool, Observation, Task
@@ -83,7 +83,7 @@ def rollout(
             end(slot, "env_error")
             return
         trajectory.observations.append(observation.text)
-        trajectory.won = observation.won
+        trajectory.won, trajectory.answer = observation.won, observation.answer
         if observation.won:
             end(slot, "won")
         elif observation.done:
@@ -118,7 +118,7 @@ def rollout(
 
 def _turn(agent: Agent, prompt: Prompt, completion: Completion, observation: Observation) -> Turn:
     text = agent.tokenizer.decode(completion.tokens.tolist())
-    parsed = PARSERS[agent.config.context.parser](text, observation.admissible)
+    parsed = parser_of(agent.config)(text, observation.admissible)
     return Turn(
         prompt,
         completion.tokens,

@@ -14,11 +14,11 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Task:
-    """One game, named so that sorting by id is the canonical order of a split."""
+    """One game or question, named so that sorting by id is the canonical order of a split."""
 
-    id: str  # "<split>/<game folder>/<trial>"
-    kind: str  # task type, e.g. "pick_and_place_simple"
-    split: str  # train | valid_seen | valid_unseen
+    id: str  # "<split>/<game folder>/<trial>", "<data set or split>/<question>"
+    kind: str  # task type, e.g. "pick_and_place_simple", "bridge"
+    split: str  # train | valid_seen | valid_unseen; search: train | dev | test, or a data set
     answers: tuple[str, ...] = ()  # what a right answer is, where the task asks for one
 
 
@@ -32,6 +32,7 @@ class Observation:
     error: str = ""  # not empty: the environment failed and the episode is void; one sentence
     trace: str = ""  # the stack trace behind an error, where there is one
     done: bool = False  # the episode is over although its goal does not hold
+    answer: str = ""  # what was answered, where an answer ended the episode
 
 
 class Environment(Protocol):

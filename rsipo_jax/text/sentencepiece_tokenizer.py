@@ -31,9 +31,6 @@ _BOUNDARY = "\N{INFORMATION SEPARATOR ONE}"  # pieces learned in training never 
 # A word, a number or a run of signs, each with the space before it: "cabinet 1." must not teach the piece "
 # 1.", or the number would have one id before a full stop and another before a comma.
 _UNIT = re.compile(r" ?[^\W\d_]+| ?\d+| ?(?:[^\w\s]|_)+|\s")
-_LITERAL = re.compile("|".join(map(re.escape, ("\n", *TAGS))))  # pieces given, not learned
-
-
 # Every piece comes back as it was: white space, signs that Unicode composes, characters no vocabulary has, no text.
 _PROBE = "  two  spaces\n\t \N{FULLWIDTH LATIN CAPITAL LETTER A}e\N{COMBINING ACUTE ACCENT} \U000103a0 "
 
@@ -154,15 +151,18 @@ class SentencePieceTokenizer:
         (folder / MARKER).write_text(json.dumps(marker) + "\n", encoding="utf-8")
 
 
-def train_sentencepiece(texts: Iterable[str], folder: str | Path, vocab_size: int) -> SentencePieceTokenizer:
+def train_sentencepiece(
+    texts: Iterable[str], folder: str | Path, vocab_size: int, tags: Sequence[str] = TAGS
+) -> SentencePieceTokenizer:
     """Trains a tokenizer, saves it in `folder` and returns it.
 
     Deterministic: one thread, every text used, so the same texts in the same order give the same bytes. The
-    vocabulary holds 256 bytes, five special ids, the newline and the tags of `tags.py`, and learned pieces;
+    vocabulary holds 256 bytes, five special ids, the newline and the `tags`, and learned pieces;
     it has fewer than `vocab_size` ids when the texts do not support more. Raises ValueError for no text or
     too few ids.
     """
-    sentences = list(_sentences(texts))
+    given = ["\n", *tags]  # pieces given, not learned
+    sentences = list(_sentences(texts, re.compile("|".join(map(re.escape, given)))))
     if not sentences:
         raise ValueError("there is no text to train a sentencepiece tokenizer on: give a non-empty text")
     model = io.BytesIO()
@@ -188,7 +188,7 @@ def train_sentencepiece(texts: Iterable[str], folder: str | Path, vocab_size: in
             pad_piece=PAD,
             unk_piece=UNK,
             control_symbols=[USER, ASSISTANT, END],  # control symbols never come out of encode
-            user_defined_symbols=["\n", *TAGS],
+            user_defined_symbols=given,
             num_threads=1,
             minloglevel=2,
         )
@@ -208,9 +208,9 @@ def _piece_bytes(piece: Any) -> bytes:
     return piece.piece.replace(SPACE, " ").encode()
 
 
-def _sentences(texts: Iterable[str]) -> Iterator[str]:
-    """The stretches of text between newlines and tags, with a boundary between units."""
+def _sentences(texts: Iterable[str], given: re.Pattern[str]) -> Iterator[str]:
+    """The stretches of text between given pieces, with a boundary between units."""
     for text in texts:
-        for stretch in _LITERAL.split(text):
+        for stretch in given.split(text):
             if units := _UNIT.findall(stretch.replace(_BOUNDARY, "")):
                 yield _BOUNDARY.join(units)

@@ -32,6 +32,8 @@ from rsipo_jax.reports.teacher_student import shares_figure
 from rsipo_jax.training import setup
 from rsipo_jax.training.policies import kept_step, load_policy
 from rsipo_jax.training.watch import play_watched
+from rsipo_jax.training.worlds import open_world
+from rsipo_jax.training.worlds.alfworld import Alfworld
 from rsipo_jax.validation import ConfigError
 
 EVALUATIONS = "evaluation.jsonl"
@@ -48,13 +50,13 @@ def evaluate(config: Config, workdir: Path, name: str, step: int) -> None:
     step = kept_step(workdir, step)
     with ExitStack() as stack:
         stack.enter_context(jax.set_mesh(setup.learner_mesh(config)))
-        root = setup.prepare_games(config, workdir)
-        panel = _panel(config, root, name, step)
+        world = open_world(config, workdir)
+        panel = build_panel(name, world.tasks, config.seed, step)
         network = setup.load_network(config, workdir)
         params = load_policy(workdir, network, step)
-        agent = setup.make_agent(config, root, network)
+        agent = setup.make_agent(config, world, network)
         stack.callback(agent.pool.close)
-        optimal = setup.optimal_turns(config, root, panel)
+        optimal = world.optimal_turns(panel.tasks)
         with progress(console, f"{name}: games", len(panel.tasks)) as advance:
             episodes = play_watched(agent, network.model, params, panel, step, optimal, advance)
     record = _record(panel, episodes, "rl" if step else "sft", step)
@@ -77,10 +79,10 @@ def teacher_vs_student(config: Config, workdir: Path, name: str, step: int, epis
     step = kept_step(workdir, step)
     with ExitStack() as stack:
         stack.enter_context(jax.set_mesh(setup.learner_mesh(config)))
-        root = setup.prepare_games(config, workdir)
-        panel = _panel(config, root, name, step)
+        world = open_world(config, workdir)
+        panel = build_panel(name, world.tasks, config.seed, step)
         network = setup.load_network(config, workdir)
-        agent = setup.make_agent(config, root, network)
+        agent = setup.make_agent(config, world, network)
         stack.callback(agent.pool.close)
         agent.sampler.load(load_policy(workdir, network, step), step)
         total = len(panel.tasks) * (BINNING + 1 + 2 * episodes)
@@ -115,8 +117,8 @@ def _repeated(panel: Panel, episodes: list[EpisodeScore], earlier: Mapping[str, 
 def evaluate_planner(config: Config, workdir: Path, name: str) -> None:
     """Plays the panel `name` with the optimal planner, beside ALFWorld's handcoded expert. No policy is needed."""
     console = make_console()
-    root = setup.prepare_games(config, workdir)
-    panel = _panel(config, root, name, 0)
+    root = Alfworld(config, workdir).games
+    panel = build_panel(name, partial(find_tasks, root), config.seed, 0)
     if reasons := left_out(root, SPLIT_OF[name]):
         console.print(f"{SPLIT_OF[name]}: left out {reasons}", soft_wrap=True)
     plans: dict[str, list[str]] = {}
@@ -259,10 +261,6 @@ def _settings(workdir: Path) -> dict[str, Any]:
     if not isinstance(settings, dict):
         raise ConfigError(f"{path} holds no settings of a run: name the --workdir of a finished run")
     return settings
-
-
-def _panel(config: Config, root: GameData, name: str, step: int) -> Panel:
-    return build_panel(name, partial(find_tasks, root), config.seed, step)
 
 
 def _record(panel: Panel, episodes: list[EpisodeScore], stage: str, step: int) -> Mapping[str, Any]:

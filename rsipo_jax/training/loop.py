@@ -1,4 +1,4 @@
-"""A run from nothing to its last table: games, SFT, evaluation, RL, evaluation."""
+"""A run from nothing to its last table: tasks, SFT, evaluation, RL, evaluation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from rich.console import Console
 
 from rsipo_jax.agents.rollout import Agent
 from rsipo_jax.config import Config
-from rsipo_jax.envs.alfworld.data import GameData, find_tasks, left_out
 from rsipo_jax.evaluation.panels import SPLIT_OF, Panel
 from rsipo_jax.evaluation.scores import EpisodeScore, paired_bootstrap, score
 from rsipo_jax.methods import METHODS
@@ -32,6 +31,7 @@ from rsipo_jax.training.checkpoint import Checkpoints
 from rsipo_jax.training.state import TrainState, create_state, make_optimizer
 from rsipo_jax.training.step import Learner, train_step
 from rsipo_jax.training.watch import play_watched
+from rsipo_jax.training.worlds import World, open_world
 from rsipo_jax.validation import ConfigError
 
 STAGES = 5
@@ -49,30 +49,30 @@ def run(config: Config, workdir: Path) -> None:
         checkpoints = stack.enter_context(closing(Checkpoints(workdir)))
         log = stack.enter_context(closing(_open_log(config, workdir, checkpoints)))
 
-        stage(console, 1, STAGES, "Games and demonstrations", f"workdir: {workdir}")
+        stage(console, 1, STAGES, "Tasks and demonstrations", f"workdir: {workdir}")
         if config.train.steps and log.last_step == config.train.steps:
             console.print("All RL steps of this run are done: what follows repeats its results.")
-        root = setup.prepare_games(config, workdir)
-        panels, tasks = setup.make_panels(config, root, step=0), find_tasks(root, "train")
-        demos = setup.prepare_demonstrations(config, workdir, root)
-        network = setup.prepare_network(config, workdir, demos)
+        world = open_world(config, workdir)
+        panels, tasks = setup.make_panels(config, world, step=0), world.tasks("train")
+        demos = setup.prepare_demonstrations(config, workdir, world)
+        network = setup.prepare_network(config, workdir, world, demos)
         size = sum(a.size for a in jax.tree.leaves(network.params))
         console.print(
-            f"{len(tasks)} training games, {len(demos)} demonstrations; "
+            f"{len(tasks)} training tasks, {len(demos)} demonstrations; "
             f"a network of {size / 1e6:.2f} M parameters, {network.tokenizer.vocab_size} tokens, "
             f"peak host memory {peak_host_memory() / 2**30:.2f} GiB"
         )
         for part in dict.fromkeys(["train", *(SPLIT_OF[panel.name] for panel in panels)]):
-            if reasons := left_out(root, part):
+            if reasons := world.left_out(part):
                 console.print(f"{part}: left out {reasons}", soft_wrap=True)
         for name in sorted(set(config.eval.panels) - {panel.name for panel in panels}):
-            console.print(f"{root} has no games for the panel {name}: it is left out")
+            console.print(f"{world} has nothing for the panel {name}: it is left out")
 
         stage(console, 2, STAGES, "SFT cold start", "act, act with a skill, write a skill")
         updates = partial(progress, console, "SFT updates")
         trained, frozen = split(setup.sft_policy(config, workdir, network, demos, updates))
 
-        agent = setup.make_agent(config, root, network)
+        agent = setup.make_agent(config, world, network)
         stack.callback(agent.pool.close)
         reference = cast_params(
             join(trained, frozen), network.model.dtype
@@ -84,7 +84,7 @@ def run(config: Config, workdir: Path) -> None:
         del trained, network
         if log.last_step:
             state, prior, scale = checkpoints.restore(log.last_step, state, prior)
-        measure = partial(_measure, console, log, agent, learner.model, root)
+        measure = partial(_measure, console, log, agent, learner.model, world)
 
         method = METHODS[config.method]
         stage(console, 3, STAGES, "Evaluation of the SFT policy")
@@ -104,12 +104,12 @@ def run(config: Config, workdir: Path) -> None:
             prior,
             scale,
             measure,
-            setup.during_panels(config, root),
+            setup.during_panels(config, world),
         )
 
         stage(console, 5, STAGES, "Evaluation of the RL policy")
         final = join(state.params, frozen)
-        measure(final, setup.make_panels(config, root, config.train.steps), config.train.steps, "rl")
+        measure(final, setup.make_panels(config, world, config.train.steps), config.train.steps, "rl")
     console.print()
     console.print(report(workdir, config.eval.panels, log.files()))
 
@@ -155,7 +155,7 @@ def _measure(
     log: RunLog,
     agent: Agent,
     model: ModelConfig,
-    root: GameData,
+    world: World,
     params: Params,
     panels: Sequence[Panel],
     step: int,
@@ -167,8 +167,8 @@ def _measure(
     """
     for panel in panels:
         if (record := log.measured(step, name, panel.name)) is None:
-            optimal = setup.optimal_turns(agent.config, root, panel)
-            with progress(console, f"{panel.name}: games", len(panel.tasks)) as advance:
+            optimal = world.optimal_turns(panel.tasks)
+            with progress(console, f"{panel.name}: episodes", len(panel.tasks)) as advance:
                 episodes = play_watched(
                     agent, model, params, panel, step, optimal, advance, with_skills=name.endswith("*")
                 )

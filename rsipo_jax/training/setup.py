@@ -1,12 +1,12 @@
-"""Everything before RL: games, demonstrations, tokenizer, network, and the SFT policy.
+"""Everything before RL: tasks, demonstrations, tokenizer, network, and the SFT policy.
 
-What is made is kept in the workdir and found again: games/, demonstrations/, tokenizer/, sft/.
+What is made is kept in the workdir and found again: games/ or questions/, demonstrations/, tokenizer/, sft/.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,13 +17,10 @@ from jax.sharding import Mesh
 
 from rsipo_jax.agents import prompts
 from rsipo_jax.agents.context import make_context
+from rsipo_jax.agents.parsers import parser_of
 from rsipo_jax.agents.rollout import Agent
+from rsipo_jax.agents.words import Words, words_of
 from rsipo_jax.config import Config
-from rsipo_jax.envs.alfworld.data import GameData, find_tasks, has_split, load_game, resolve_root
-from rsipo_jax.envs.alfworld.game import GameDataError
-from rsipo_jax.envs.alfworld.generator import generate_games
-from rsipo_jax.envs.alfworld.planner import solve
-from rsipo_jax.envs.alfworld.pools import make_pool
 from rsipo_jax.evaluation.panels import SPLIT_OF, Panel, build_panel, make_panel
 from rsipo_jax.models import huggingface
 from rsipo_jax.models.lora import add_adapters, join, split
@@ -33,18 +30,15 @@ from rsipo_jax.sampling.engine import Engine
 from rsipo_jax.text.sentencepiece_tokenizer import train_sentencepiece
 from rsipo_jax.text.tokenizer import Tokenizer, load_tokenizer
 from rsipo_jax.training.checkpoint import load_params, save_params
-from rsipo_jax.training.demonstrations.demonstrations_dataset_builder import load_demonstrations
-from rsipo_jax.training.demonstrations.play import READING, Demonstration
+from rsipo_jax.training.demonstrations.demonstration import READING, Demonstration
 from rsipo_jax.training.sft import sft_batches, sft_rows, train_sft
+from rsipo_jax.training.worlds.alfworld import GAMES
+from rsipo_jax.training.worlds.search import QUESTIONS
+from rsipo_jax.training.worlds.world import World
 from rsipo_jax.validation import ConfigError
 
-GAMES, DEMONSTRATIONS, TOKENIZER, SFT = MADE = (
-    "games",
-    "demonstrations",
-    "tokenizer",
-    "sft",
-)  # folders of the workdir
-DURING = "valid_seen_during"  # the panel measured between RL steps: some of the valid_seen games
+DEMONSTRATIONS, TOKENIZER, SFT = "demonstrations", "tokenizer", "sft"  # folders of the workdir
+MADE = (GAMES, QUESTIONS, DEMONSTRATIONS, TOKENIZER, SFT)
 
 
 @dataclass(frozen=True)
@@ -102,23 +96,12 @@ def check_layout(model: ModelConfig, mesh: Mesh, tensor: str = TENSOR) -> None:
             )
 
 
-def prepare_games(config: Config, workdir: Path) -> GameData:
-    """The games a run plays: those it names, else games made in `workdir/games`."""
-    root = resolve_root(config.env)
-    if root is None:
-        generate_games(workdir / GAMES, config.games)
-        root = GameData(workdir / GAMES, config.env.version, config.env.goals)
-    return root
-
-
-def prepare_demonstrations(config: Config, workdir: Path, root: GameData) -> list[Demonstration]:
+def prepare_demonstrations(config: Config, workdir: Path, world: World) -> list[Demonstration]:
     """The expert episodes of the SFT stage; none when `sft.games` is 0."""
-    if not config.sft.games:
-        return []
-    return load_demonstrations(workdir / DEMONSTRATIONS, root, config.sft, config.seed, config.env.max_turns)
+    return world.demonstrations(workdir / DEMONSTRATIONS) if config.sft.games else []
 
 
-def prepare_network(config: Config, workdir: Path, demos: list[Demonstration]) -> Network:
+def prepare_network(config: Config, workdir: Path, world: World, demos: list[Demonstration]) -> Network:
     """The network before SFT. A fresh one has its tokenizer trained on the demonstrations, unless that is done."""
     folder = workdir / TOKENIZER
     if not config.model.checkpoint and not folder.exists():
@@ -129,7 +112,8 @@ def prepare_network(config: Config, workdir: Path, demos: list[Demonstration]) -
                 "config.sft.games=0 leaves a fresh network without text for its tokenizer: demonstrate some games, or name "
                 "config.model.checkpoint"
             )
-        train_sentencepiece(_texts(demos), folder, config.tokenizer.vocab_size)
+        texts = _texts(demos, words_of(config))
+        train_sentencepiece(texts, folder, config.tokenizer.vocab_size, world.tags)
     return load_network(config, workdir)
 
 
@@ -208,7 +192,7 @@ def sft_policy(
     params = network.params
     if demos:
         rows = sft_rows(
-            demos, make_context(network.tokenizer, config), network.tokenizer, config.context.parser
+            demos, make_context(network.tokenizer, config), network.tokenizer, parser_of(config)
         )
         reading = np.asarray([demo.kind == READING for demo in demos])[rows.episode]
         batches = sft_batches(rows, reading, config)
@@ -230,7 +214,7 @@ def load_sft(workdir: Path, network: Network) -> Params:
         ) from error
 
 
-def make_agent(config: Config, root: GameData, network: Network) -> Agent:
+def make_agent(config: Config, world: World, network: Network) -> Agent:
     """Sampler, environments and context, ready to play. The caller closes `agent.pool`."""
     engine = Engine(
         network.model,
@@ -242,49 +226,37 @@ def make_agent(config: Config, root: GameData, network: Network) -> Agent:
         config.rollout.reuse_prefixes,
     )
     context = make_context(network.tokenizer, config)
-    return Agent(engine, make_pool(config.env, root), context, network.tokenizer, config)
+    return Agent(engine, world.pool(), context, network.tokenizer, config)
 
 
-def make_panels(config: Config, root: GameData, step: int) -> list[Panel]:
-    """The panels a run measures at RL step `step`: those of `eval.panels` whose split the data folder has.
+def make_panels(config: Config, world: World, step: int) -> list[Panel]:
+    """The panels a run measures at RL step `step`: those of `eval.panels` whose split there is.
 
-    Raises ConfigError when the folder has none of them.
+    Raises ConfigError when there is none of them.
     """
-    present = [name for name in config.eval.panels if has_split(root, SPLIT_OF[name])]
+    present = [name for name in config.eval.panels if world.has(SPLIT_OF[name])]
     if config.eval.panels and not present:
         raise ConfigError(
-            f"config.eval.panels={config.eval.panels}, but {root} has none of these splits: add one, or name another"
+            f"config.eval.panels={config.eval.panels}, but {world} has none of these splits: add one, or name another"
         )
-    return [build_panel(name, partial(find_tasks, root), config.seed, step) for name in present]
+    return [build_panel(name, world.tasks, config.seed, step) for name in present]
 
 
-def during_panels(config: Config, root: GameData) -> list[Panel]:
-    """The panel measured between RL steps, if there is one."""
-    if not config.eval.every or not has_split(root, "valid_seen"):
+def during_panels(config: Config, world: World) -> list[Panel]:
+    """The panel measured between RL steps, if there is one: some of the validation tasks."""
+    if not config.eval.every or not world.has(world.validation):
         return []
-    return [make_panel(DURING, find_tasks(root, "valid_seen"), config.eval.during)]
+    return [make_panel(f"{world.validation}_during", world.tasks(world.validation), config.eval.during)]
 
 
-def optimal_turns(config: Config, root: GameData, panel: Panel) -> dict[str, int]:
-    """The fewest turns that win each game, by task id. Only the fast engine's games are known well enough."""
-    if config.env.engine != "fast":
-        return {}
-    optimal = {}
-    for task in dict.fromkeys(panel.tasks):
-        with suppress(GameDataError):  # its episode will be void, and say why
-            if (plan := solve(load_game(root, task))) is not None:
-                optimal[task.id] = len(plan)
-    return optimal
-
-
-def _texts(demos: list[Demonstration]) -> Iterator[str]:
+def _texts(demos: list[Demonstration], words: Words) -> Iterator[str]:
     """Everything the network will read or write, about as often as it will."""
     for demo in demos:
-        yield prompts.FORMAT
+        yield words.form
         yield from demo.observations
         yield from demo.responses
         if demo.skill:
             yield prompts.skill_block(demo.skill)
         if demo.analysis:
-            yield prompts.analysis_request(demo.won)
+            yield prompts.analysis_request(demo.won, words)
             yield demo.analysis

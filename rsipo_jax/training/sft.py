@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rsipo_jax.agents.actions import PARSERS
+from rsipo_jax.agents.actions import parse_faithful
 from rsipo_jax.agents.context import Context
+from rsipo_jax.agents.parsers import Parser
 from rsipo_jax.agents.trajectory import Trajectory, Turn
 from rsipo_jax.config import Config, SFTConfig
 from rsipo_jax.envs.protocol import Task
@@ -19,7 +20,7 @@ from rsipo_jax.models.transformer import PARAM_AXES, ModelConfig, Params
 from rsipo_jax.orders import order_stream
 from rsipo_jax.parallel.sharding import batch_shards, constrain_tree
 from rsipo_jax.text.tokenizer import Tokenizer
-from rsipo_jax.training.demonstrations.play import Demonstration
+from rsipo_jax.training.demonstrations.demonstration import Demonstration
 from rsipo_jax.training.packing import MicroBatch, microbatch_bins, pack
 from rsipo_jax.training.rows import ACTION, CONTEXT, SKILL, Rows, rows_from
 from rsipo_jax.training.state import TrainState, cosine, create_state, make_optimizer
@@ -33,11 +34,11 @@ BIN_STEP = 64  # the bins of reading questions are a multiple of this long
 
 
 def as_trajectory(
-    demo: Demonstration, context: Context, tokenizer: Tokenizer, parser: str = "faithful"
+    demo: Demonstration, context: Context, tokenizer: Tokenizer, parser: Parser = parse_faithful
 ) -> Trajectory:
     """A demonstration as the trajectory a policy would have left, up to where the context's room ends.
 
-    `parser` names the rule by which responses become commands (`agents.actions.PARSERS`), as RL will apply it.
+    `parser` is the rule by which responses become commands, as RL will apply it.
     """
     trajectory = Trajectory(Task(demo.task_id, demo.kind, "train"), 0, 0, demo.skill, won=demo.won)
     for i, text in enumerate(demo.responses):
@@ -45,7 +46,7 @@ def as_trajectory(
         prompt = context.acting(trajectory, demo.admissible[i])
         if prompt is None:
             return trajectory
-        tokens, parsed = _response(text, tokenizer), PARSERS[parser](text, demo.admissible[i])
+        tokens, parsed = _response(text, tokenizer), parser(text, demo.admissible[i])
         unscored = np.zeros(len(tokens), np.float32)
         turn = Turn(
             prompt, tokens, unscored, text, parsed.command, parsed.valid, parsed.admissible, demo.imitate[i]
@@ -64,7 +65,7 @@ def _response(text: str, tokenizer: Tokenizer) -> np.ndarray:
 
 
 def sft_rows(
-    demos: Sequence[Demonstration], context: Context, tokenizer: Tokenizer, parser: str = "faithful"
+    demos: Sequence[Demonstration], context: Context, tokenizer: Tokenizer, parser: Parser = parse_faithful
 ) -> Rows:
     """Training rows of all demonstrations."""
     return rows_from([as_trajectory(demo, context, tokenizer, parser) for demo in demos])

@@ -15,7 +15,7 @@ from rsipo_jax.config import Config, SFTConfig
 from rsipo_jax.models.transformer import ModelConfig
 from rsipo_jax.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from rsipo_jax.training import sft
-from rsipo_jax.training.demonstrations.play import Demonstration
+from rsipo_jax.training.demonstrations.demonstration import Demonstration
 from rsipo_jax.training.packing import pack
 from rsipo_jax.training.rows import ACTION, CONTEXT, NOISE, SKILL, Rows
 from rsipo_jax.training.sft import as_trajectory, sft_batches, sft_rows, token_weights, train_sft

@@ -64,6 +64,7 @@ class Hop:
     query: str
     passage: str  # its id
     answer: str
+    relation: str  # of what is looked for to the answer: "director", "birthplace"
 
 
 @dataclass(frozen=True)
@@ -254,7 +255,7 @@ def _chain(rng: random.Random, world: _World, relations: Sequence[str]) -> tuple
     for relation in relations:
         holder = world.entities[named]
         value = holder.facts[relation]
-        hops.append(Hop(named, holder.id, value))
+        hops.append(Hop(named, holder.id, value, relation))
         described, last = _RELATIONS[relation].noun.format(described), described
         named = value
     return _RELATIONS[relations[-1]].question.format(last), hops, named
@@ -270,6 +271,6 @@ def _comparison(rng: random.Random, world: _World) -> tuple[str, list[Hop], str]
     first = two[years.index(min(years))]
     return (
         question.format(*(entity.name for entity in two)),
-        [Hop(entity.name, entity.id, entity.facts[relation]) for entity in two],
+        [Hop(entity.name, entity.id, entity.facts[relation], relation) for entity in two],
         first.name,
     )

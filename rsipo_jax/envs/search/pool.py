@@ -90,7 +90,10 @@ class SearchPool(EnvPool):
             return Observation(REMINDER, (), won=False)
         if match["answer"] is not None:
             del self._playing[slot]
-            return Observation("", (), won=exact_match(match["answer"], question.answers), done=True)
+            answer = match["answer"].strip()
+            return Observation(
+                "", (), won=exact_match(answer, question.answers), done=True, answer=answer
+            )
         self._queries[slot] = match["query"].strip()
         return None
 
@@ -100,7 +103,9 @@ class SearchPool(EnvPool):
             slots, found = self._searching
             self._searching = None
             try:
-                shown = [Observation(self._show(hits), (), won=False) for hits in found.result()]
+                shown = [
+                    Observation(show(hits, self._passage_chars), (), won=False) for hits in found.result()
+                ]
             except RetrievalError as error:
                 shown = [Observation("", (), won=False, error=str(error))] * len(slots)
                 for slot in slots:
@@ -112,13 +117,14 @@ class SearchPool(EnvPool):
             search = self._thread.submit(self._retriever.search, list(queries.values()), self._hits)
             self._searching = list(queries), search
 
-    def _show(self, hits: Sequence[Hit]) -> str:
-        """Passages inside information tags; each is cut by itself, so that the tag is always closed."""
-        lines = [
-            f"Doc {number} (Title: {hit.passage.title}) {_cut(hit.passage.text, self._passage_chars)}"
-            for number, hit in enumerate(hits, 1)
-        ]
-        return "\n".join([INFORMATION_OPEN, *(lines or [NO_HITS]), INFORMATION_CLOSE])
+
+def show(hits: Sequence[Hit], chars: int) -> str:
+    """Passages inside information tags, each cut to so many characters by itself, so that the tag is always closed."""
+    lines = [
+        f"Doc {number} (Title: {hit.passage.title}) {_cut(hit.passage.text, chars)}"
+        for number, hit in enumerate(hits, 1)
+    ]
+    return "\n".join([INFORMATION_OPEN, *(lines or [NO_HITS]), INFORMATION_CLOSE])
 
 
 def _cut(text: str, chars: int) -> str:

@@ -5,30 +5,28 @@ from __future__ import annotations
 import contextlib
 import io
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow_datasets as tfds
 
-from rsipo_jax.config import SFTConfig
-from rsipo_jax.envs.alfworld.data import Source, find_tasks, load_game
 from rsipo_jax.envs.protocol import Task
-from rsipo_jax.training.demonstrations.play import Demonstration, demonstrations, reading_questions
+from rsipo_jax.training.demonstrations.demonstration import Demonstration
 
 
-class AlfworldDemonstrations(tfds.core.GeneratorBasedBuilder):
-    """Expert episodes on training games. `root` holds the games; `games` of them are demonstrated, chosen by `seed`."""
+Played = Callable[[], Iterable[tuple[str, Demonstration]]]  # demonstrations, each with a key of its own
+
+
+class _Demonstrations(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+    """Expert episodes on training tasks, as `played` plays them when the data set is made."""
 
     VERSION = tfds.core.Version("1.0.0")
     RELEASE_NOTES: ClassVar[dict[str, str]] = {"1.0.0": "First version."}
 
-    def __init__(
-        self, *, root: Source, games: int, questions: int, seed: int, max_turns: int, **kwargs: Any
-    ) -> None:
-        self._root, self._games, self._questions = root, games, questions
-        self._seed, self._max_turns = seed, max_turns
+    def __init__(self, *, played: Played, **kwargs: Any) -> None:
+        self._played = played
         super().__init__(**kwargs)
 
     def _info(self) -> tfds.core.DatasetInfo:
@@ -53,12 +51,16 @@ class AlfworldDemonstrations(tfds.core.GeneratorBasedBuilder):
         return {"train": self._generate_examples()}
 
     def _generate_examples(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        for task in chosen(find_tasks(self._root, "train"), self._games, self._seed):
-            game = load_game(self._root, task)
-            for i, demo in enumerate(demonstrations(game, task, self._seed, self._max_turns)):
-                yield f"{task.id}/{i}", _encode(demo)
-            for i, demo in enumerate(reading_questions(game, task, self._seed, self._questions)):
-                yield f"{task.id}/reading/{i}", _encode(demo)
+        for key, demo in self._played():
+            yield key, _encode(demo)
+
+
+class AlfworldDemonstrations(_Demonstrations):
+    """On ALFWorld games."""
+
+
+class SearchDemonstrations(_Demonstrations):
+    """On questions of the fictional encyclopaedia."""
 
 
 def chosen(tasks: Sequence[Task], count: int, seed: int) -> list[Task]:
@@ -67,18 +69,10 @@ def chosen(tasks: Sequence[Task], count: int, seed: int) -> list[Task]:
 
 
 def load_demonstrations(
-    folder: Path, root: Source, sft: SFTConfig, seed: int, max_turns: int
+    builder_class: type[_Demonstrations], folder: Path, played: Played
 ) -> list[Demonstration]:
     """Builds the data set in `folder` unless it is there, and reads it, in a fixed order."""
-    builder = AlfworldDemonstrations(
-        root=root,
-        games=sft.games,
-        questions=sft.reading_questions,
-        seed=seed,
-        max_turns=max_turns,
-        data_dir=folder,
-        file_format="array_record",
-    )
+    builder = builder_class(played=played, data_dir=folder, file_format="array_record")
     tfds.disable_progress_bar()
     with contextlib.redirect_stdout(io.StringIO()):  # TFDS talks of downloads; there are none
         builder.download_and_prepare()

@@ -6,9 +6,10 @@ import random
 import re
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rsipo_jax.agents.prompts import task_of, without_banner
+from rsipo_jax.agents.words import ALFWORLD
 from rsipo_jax.envs.alfworld.engine import NOTHING, FastEpisode, intro
 from rsipo_jax.envs.alfworld.experts import NOT_FOUND, ExpertStep, SearchingExpert
 from rsipo_jax.envs.alfworld.game import Game
@@ -17,28 +18,15 @@ from rsipo_jax.envs.protocol import Task
 from rsipo_jax.skills.annotator import annotate, searched_in_vain, workflow
 from rsipo_jax.skills.parsing import parse_skill
 from rsipo_jax.text.tags import ACTION_CLOSE, ACTION_OPEN, THINK_CLOSE, THINK_OPEN
+from rsipo_jax.training.demonstrations.demonstration import READING, Demonstration
 
 # Share of turns at which the expert slips, one pass over the game each. Slips are read, never imitated: they show how to
 # recover, and make the failures from which avoidance skills are written.
 NOISE = (0.0, 0.1, 0.25)
 STUCK = 0.5  # chance that a slip which did nothing is made again
 
-READING = "reading"  # the kind of a demonstration that is a question, not an episode
 LOOKS, QUESTIONS = 3, 8  # receptacles shown and things asked for in a reading question
 _NAMED = re.compile(r"\ba (([a-z]+) \d+)")
-
-
-@dataclass(frozen=True)
-class Demonstration:
-    task_id: str
-    kind: str  # task kind, or READING
-    skill: str  # skill in context, "" for none
-    observations: tuple[str, ...]  # n + 1
-    admissible: tuple[tuple[str, ...], ...]  # n, what could be done at each turn
-    responses: tuple[str, ...]  # n
-    imitate: tuple[bool, ...]  # n, False where the response was a slip
-    won: bool
-    analysis: str  # the JSON to write at the end; "" when this episode does not teach it
 
 
 def response(step: ExpertStep) -> str:
@@ -53,7 +41,7 @@ def demonstrations(game: Game, task: Task, seed: int, max_turns: int) -> Iterato
         first = _play(game, task, rng, max_turns, noise, skill="", script=(), avoid=())
         commands = [_command(r) for r in first.responses]
         answers = first.observations[1:]
-        sentence = task_of(first.observations[0]).rstrip(".")
+        sentence = task_of(first.observations[0], ALFWORLD).rstrip(".")
         kinds = (game.goal.thing, game.goal.target)
         analysis = annotate(sentence, commands, answers, first.won, kinds)
         yield replace(first, analysis=analysis)
@@ -76,7 +64,7 @@ def reading_questions(game: Game, task: Task, seed: int, count: int) -> Iterator
         if number % 2 == 0:
             text, kinds, asking, answers = "\n".join(_look_around(game, rng)), things, "Which", []
         else:
-            text, kinds, asking = without_banner(intro(game)), furniture, "What is the task, and which"
+            text, kinds, asking = without_banner(intro(game), ALFWORLD), furniture, "What is the task, and which"
             answers = [_task_in_short(game)]
         seen: dict[str, str] = {}
         for name, kind in _NAMED.findall(text):

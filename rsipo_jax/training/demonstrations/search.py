@@ -1,0 +1,160 @@
+"""Expert episodes on questions of the fictional encyclopaedia, whose ways to the answer are known.
+
+The expert searches for what the question names, reads a fact in what comes back, searches for that, and so on. It plays in
+the environment itself, so what it reads is what the retriever in use finds.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from rsipo_jax.envs.protocol import EnvPool, Task
+from rsipo_jax.envs.search.encyclopedia import Example, Hop
+from rsipo_jax.envs.search.pool import show
+from rsipo_jax.envs.search.retrieval import Retriever
+from rsipo_jax.skills.parsing import SKILL_KEY, SUMMARY_KEY, parse_skill
+from rsipo_jax.text.tags import (
+    ANSWER_CLOSE,
+    ANSWER_OPEN,
+    SEARCH_CLOSE,
+    SEARCH_OPEN,
+    THINK_CLOSE,
+    THINK_OPEN,
+)
+from rsipo_jax.training.demonstrations.demonstration import READING, Demonstration
+
+# Share of turns at which the expert slips, one pass over the question each. Slips are read, never imitated: they show how
+# to recover, and make the failures from which avoidance skills are written.
+NOISE = (0.0, 0.25)
+PASSAGES, FACTS = 3, 5  # shown and asked for in a reading question
+COMPARISON = "comparison"  # the kind of question whose hops do not lead to each other
+
+
+@dataclass(frozen=True)
+class ExpertStep:
+    thought: str
+    command: str  # with its tags
+
+    @property
+    def response(self) -> str:
+        """As the policy should say it. The spaces make words the same tokens here as inside sentences."""
+        return f"{THINK_OPEN} {self.thought}{THINK_CLOSE}{self.command}"
+
+
+def demonstrations(
+    example: Example, task: Task, pool: EnvPool, seed: int, max_turns: int
+) -> Iterator[Demonstration]:
+    """Two episodes per noise level: without a skill (with the skill to write at its end), then with that skill."""
+    for level, noise in enumerate(NOISE):
+        rng = random.Random(f"{seed}/{task.id}/{level}")
+        first, reached = _play(example, task, pool, rng, max_turns, noise, start=0)
+        analysis = annotate(example, reached, first.won)
+        yield replace(first, analysis=analysis)
+        start = 0 if example.question.kind == COMPARISON else min(reached, len(example.hops) - 1)
+        second, _ = _play(example, task, pool, rng, max_turns, 0.0, start)
+        yield replace(second, skill=parse_skill(analysis).text)
+
+
+def annotate(example: Example, reached: int, won: bool) -> str:
+    """The JSON a policy should write after an episode that made the first `reached` hops.
+
+    It names the last thing that the episode found on its way, never the answer: of a comparison, where that is one of the
+    things to search for, it names the way only.
+    """
+    hops = example.hops
+    if example.question.kind == COMPARISON:
+        skill = f"search both for the {hops[0].relation}, answer with the earlier one"
+        mistake = "do not answer before both are found; "
+    else:
+        last = hops[min(reached, len(hops) - 1)]
+        rest = [hop.relation for hop in hops[hops.index(last) :]]
+        skill = f"search {last.query} for the {', then for the '.join(rest)}, answer with that"
+        mistake = f"do not answer before the {rest[-1]} is found; "
+    return json.dumps({SUMMARY_KEY: example.question.text, SKILL_KEY: skill if won else mistake + skill})
+
+
+def expert_steps(example: Example) -> list[ExpertStep]:
+    """The way to the answer: one search a hop, then the answer."""
+    hops, steps, found = example.hops, list[ExpertStep](), ""
+    for hop in hops:
+        steps.append(ExpertStep(f"{found}{hop.relation} of {hop.query}", _search(hop.query)))
+        found = f"{hop.relation}: {hop.answer}, "
+    thought = found.removesuffix(", ")
+    if example.question.kind == COMPARISON:
+        years = sorted(hop.answer for hop in hops)
+        thought += f", {' before '.join(years)}"
+    return [*steps, ExpertStep(thought, _answer(example.question.answers[0]))]
+
+
+def reading_questions(examples: Sequence[Example], retriever: Retriever, seed: int, chars: int) -> Iterator[Demonstration]:
+    """A question for each example (which may come again) about passages that its and other examples' hops lead to.
+
+    What is this of that, in which of some passages? A fresh network cannot read yet, and an episode asks it to find a name
+    in a text only a few times; here every few tokens do, in the words of thoughts.
+    """
+    facts: dict[str, dict[str, Hop]] = {}  # passage -> relation -> the hop that reads it
+    for example in examples:
+        for hop in example.hops:
+            facts.setdefault(hop.passage, {})[hop.relation] = hop
+    passages = sorted(facts)
+    for number, example in enumerate(examples):
+        rng = random.Random(f"{seed}/{example.question.id}/reading/{number}")
+        own = example.hops[0].passage
+        others = rng.sample([p for p in passages if p != own], PASSAGES - 1)
+        shown = rng.sample([own, *others], PASSAGES)
+        hits = retriever.search([next(iter(facts[p].values())).query for p in shown], 1)
+        text = show([found[0] for found in hits if found], chars)
+        hops = [hop for p in shown for hop in facts[p].values()]
+        asked = rng.sample(hops, min(FACTS, len(hops)))
+        question = f"{text}\nGive the {', the '.join(f'{hop.relation} of {hop.query}' for hop in asked)}."
+        told = " " + ", ".join(f"{hop.relation}: {hop.answer}" for hop in asked)
+        yield Demonstration(
+            example.question.id, READING, "", (question, ""), ((),), (told,), (True,), won=False, analysis=""
+        )
+
+
+def _play(
+    example: Example, task: Task, pool: EnvPool, rng: random.Random, max_turns: int, noise: float, start: int
+) -> tuple[Demonstration, int]:
+    """One episode from hop `start` on, and how many hops it has made at its end."""
+    steps, at = expert_steps(example), start
+    observation = pool.reset({0: task})[0]
+    observations, responses, imitate = [observation.text], list[str](), list[bool]()
+    while not observation.done and len(responses) < max_turns:
+        step = steps[at]
+        if at == start and start:  # what led here was not seen
+            hop = example.hops[at]
+            step = ExpertStep(f"{hop.relation} of {hop.query}", step.command)
+        good = rng.random() >= noise
+        if good:
+            at = min(at + 1, len(example.hops))
+        else:
+            step = _slip(rng, example.hops, at, step)
+        responses.append(step.response)
+        imitate.append(good)
+        observation = pool.step({0: step.command})[0]
+        observations.append(observation.text)
+    played = Demonstration(
+        task.id, task.kind, "", tuple(observations), ((),) * len(responses), tuple(responses), tuple(imitate),
+        observation.won, analysis="",
+    )  # fmt: skip
+    return played, at
+
+
+def _slip(rng: random.Random, hops: Sequence[Hop], at: int, step: ExpertStep) -> ExpertStep:
+    """A mistake that small policies make: to answer before the way is gone, or to search for the wrong thing."""
+    if 0 < at < len(hops) and rng.random() < 0.5:
+        return ExpertStep(step.thought, _answer(hops[at - 1].answer))
+    wrong = hops[at].relation if at < len(hops) else hops[0].query
+    return ExpertStep(step.thought, _search(wrong))
+
+
+def _search(query: str) -> str:
+    return f"{SEARCH_OPEN} {query}{SEARCH_CLOSE}"
+
+
+def _answer(text: str) -> str:
+    return f"{ANSWER_OPEN} {text}{ANSWER_CLOSE}"
