@@ -383,11 +383,11 @@ def _check_lengths(config: Config) -> None:
 
 
 def _check_panels(config: Config) -> None:
-    panels = config.eval.panels
+    panels, known = config.eval.panels, SEARCH_PANELS if config.env.name == "search" else PANELS
     for panel in panels:
-        if panel not in PANELS or panels.count(panel) > 1:
+        if panel not in known or panels.count(panel) > 1:
             raise ConfigError(
-                f"config.eval.panels={panels} must name different panels of {', '.join(PANELS)}: "
+                f"config.eval.panels={panels} must name different panels of {', '.join(known)}: "
                 "repeat --config.eval.panels=NAME once for each"
             )
 
@@ -437,6 +437,14 @@ def _check_search(config: Config) -> None:
         raise ConfigError(
             f"config.search.train_sets={sets} has no effect when config.search.questions='': leave it at "
             f"{default.train_sets} or name a folder of questions"
+        )
+    if config.env.name != "search" and search != default:
+        name = next(
+            f.name for f in dataclasses.fields(search) if getattr(search, f.name) != getattr(default, f.name)
+        )
+        raise ConfigError(
+            f"config.search.{name}={getattr(search, name)!r} has no effect when config.env.name={config.env.name!r}: leave "
+            f"it at {getattr(default, name)!r} or set config.env.name='search'"
         )
 
 

@@ -223,6 +223,13 @@ def test_every_number_has_a_rule() -> None:
         ("tiny", {"search__train_sets": ("squad",)}, r"search\.train_sets=\('squad',\) must .*bamboogle"),
         ("tiny", {"search__train_sets": ()}, r"config\.search\.train_sets=\(\) must name different"),
         ("tiny", {"search__train_sets": ("nq", "nq")}, r"config\.search\.train_sets=.* must name different"),
+        (
+            "tiny",
+            {"search__hits": 5},
+            r"config\.search\.hits=5 has no effect when config\.env\.name='alfworld'",
+        ),
+        ("tiny", {"env__name": "search"}, r"config\.eval\.panels=.* must name different panels of dev, test"),
+        ("tiny", {"eval__panels": ("nq",)}, r"config\.eval\.panels=\('nq',\) .*valid_unseen"),
         ("tiny", {"search__train_sets": ("nq",)}, r"config\.search\.train_sets=.* has no effect when"),
         ("tiny", {"eval__panels": ("valid_sene",)}, r"config\.eval\.panels=\('valid_sene',\) .*valid_unseen"),
         ("tiny", {"eval__panels": ("valid_seen", "valid_seen")}, r"config\.eval\.panels=.* different panels"),
@@ -298,7 +305,7 @@ def test_a_whole_number_may_stand_for_a_float_and_a_list_for_a_tuple() -> None:
     ],
 )
 def test_searches_that_can_be_made(changes: dict[str, Any]) -> None:
-    config = validated(preset_with(**changes))
+    config = validated(preset_with(env__name="search", eval__panels=("test", "nq", "train_probe"), **changes))
     assert all(setting(config, key.replace("__", ".")) == value for key, value in changes.items())
 
 
