@@ -42,6 +42,34 @@ class GamesConfig:
 
 
 @dataclass(frozen=True)
+class SearchConfig:
+    """Questions that are answered by searching passages (env.name="search")."""
+
+    questions: str = (
+        ""  # folder with files of questions; "": questions about the fictional encyclopaedia made from `seed`
+    )
+    corpus: str = (
+        ""  # passages to search: a *.jsonl, plain or packed (.xz, .gz); the encyclopaedia brings its own
+    )
+    retriever: str = "bm25"  # how passages are found: bm25 | dense | http: by a server | none: never
+    encoder: str = ""  # dense: Hugging Face folder of a BERT encoder
+    query_prefix: str = ""  # dense: what the encoder wants before queries; E5: "query: "
+    passage_prefix: str = ""  # dense: what the encoder wants before passages; E5: "passage: "
+    url: str = ""  # http: where the server of Search-R1's protocol listens
+    timeout_s: float = 60.0  # http: seconds that an answer may take
+    retries: int = 3  # http: more attempts when none comes
+    hits: int = 3  # passages that a search shows
+    passage_chars: int = 800  # characters of a passage that are shown
+    index: str = ""  # bm25, dense: folder of the index, built where it is missing; "": in the workdir
+    train_sets: tuple[str, ...] = ("nq", "hotpotqa")  # data sets whose training questions are trained on
+    people: int = 600  # in each world of the encyclopaedia, and a third as many of every other sort of things
+    train: int = 2000  # questions of each split of the encyclopaedia
+    dev: int = 100
+    test: int = 400
+    seed: int = 0
+
+
+@dataclass(frozen=True)
 class ModelSection:
     """The policy network. Either a Hugging Face checkpoint, or the sizes of a fresh Llama-architecture network."""
 
@@ -253,6 +281,7 @@ class Config:
     method: str = "rsipo"
     env: EnvConfig = field(default_factory=EnvConfig)
     games: GamesConfig = field(default_factory=GamesConfig)
+    search: SearchConfig = field(default_factory=SearchConfig)
     model: ModelSection = field(default_factory=ModelSection)
     lora: LoraConfig = field(default_factory=LoraConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)

@@ -15,7 +15,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from rsipo_jax.config import Config, LoraConfig, LossConfig
+from rsipo_jax.config import Config, LoraConfig, LossConfig, SearchConfig
 
 METHODS = ("rsipo", "grpo", "hybrid", "opsd", "vanilla", "skill_prompt")
 ENVIRONMENTS = ("alfworld", "search")
@@ -39,11 +39,23 @@ SKILL_GROUPS = ("task", "task_outcome", "batch")
 SKILL_SOURCES = ("own", "shuffled", "static")
 SCHEDULES = ("constant", "linear", "cosine")
 PANELS = ("valid_seen", "valid_unseen", "train_probe", "literature")
+RETRIEVERS = ("bm25", "dense", "http", "none")
+SEARCH_SETS = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")
+SEARCH_PANELS = ("dev", "test", "train_probe", *SEARCH_SETS)
 
 # Sizes of a fresh network, which a checkpoint brings with it.
 SIZES = ("hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads")
 # Fields that only the window context reads.
 WINDOW_ONLY = ("context.history", "context.order")
+# Fields of the search section that only one retriever reads, and whether it can do without.
+RETRIEVER_FIELDS = {
+    "encoder": ("dense", True),
+    "query_prefix": ("dense", False),
+    "passage_prefix": ("dense", False),
+    "url": ("http", True),
+    "timeout_s": ("http", False),
+    "retries": ("http", False),
+}
 # Bytes, special ids, tags and the characters of the text take up about 400.
 SMALLEST_VOCABULARY = 512
 
@@ -75,6 +87,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "skill.source": SKILL_SOURCES,
     "skill.eta_schedule": SCHEDULES,
     "loss.distill_schedule": SCHEDULES,
+    "search.retriever": RETRIEVERS,
 }
 
 Rule = tuple[Callable[[float], bool], str]
@@ -168,6 +181,15 @@ RANGES: Mapping[str, Rule] = {
     "loss.distill_final": _at_least(0),
     "loss.distill_low": _at_least(0),
     "loss.distill_high": _at_least(0),
+    "search.timeout_s": _POSITIVE,
+    "search.retries": _at_least(0),
+    "search.hits": _at_least(1),
+    "search.passage_chars": _at_least(1),
+    "search.people": _at_least(12),
+    "search.train": _at_least(1),
+    "search.dev": _at_least(1),
+    "search.test": _at_least(1),
+    "search.seed": _at_least(0),
 }
 
 
@@ -194,7 +216,7 @@ def validated(settings: ConfigDict | Mapping[str, Any]) -> Config:
     for key, (holds, wanted) in RANGES.items():
         if not holds(values[key]):
             raise ConfigError(f"config.{key}={values[key]} is out of range: give a value {wanted}")
-    sections = _check_model, _check_adapters, _check_context, _check_lengths, _check_panels
+    sections = _check_model, _check_adapters, _check_context, _check_lengths, _check_panels, _check_search
     for check in (*sections, _check_loss, _check_skills, _check_trust):
         check(config)
     return config
@@ -363,13 +385,69 @@ def _check_lengths(config: Config) -> None:
 
 
 def _check_panels(config: Config) -> None:
-    panels = config.eval.panels
+    panels, known = config.eval.panels, SEARCH_PANELS if config.env.name == "search" else PANELS
     for panel in panels:
-        if panel not in PANELS or panels.count(panel) > 1:
+        if panel not in known or panels.count(panel) > 1:
             raise ConfigError(
-                f"config.eval.panels={panels} must name different panels of {', '.join(PANELS)}: "
+                f"config.eval.panels={panels} must name different panels of {', '.join(known)}: "
                 "repeat --config.eval.panels=NAME once for each"
             )
+
+
+def _check_search(config: Config) -> None:
+    search, default = config.search, SearchConfig()
+    for name, (retriever, needed) in RETRIEVER_FIELDS.items():
+        value = getattr(search, name)
+        if search.retriever == retriever and needed and not value:
+            raise ConfigError(
+                f"config.search.retriever={retriever!r} needs config.search.{name}: give one, or set "
+                f"config.search.retriever='bm25'"
+            )
+        if search.retriever != retriever and value != getattr(default, name):
+            raise ConfigError(
+                f"config.search.{name}={value!r} has no effect when config.search.retriever={search.retriever!r}: leave it "
+                f"at {getattr(default, name)!r} or set config.search.retriever={retriever!r}"
+            )
+    here = search.retriever in ("bm25", "dense")  # whether this process has the passages
+    if search.index and not here:
+        raise ConfigError(
+            f"config.search.index={search.index!r} has no effect when config.search.retriever={search.retriever!r}: "
+            "leave it empty"
+        )
+    if search.corpus and not (here and search.questions):
+        cause = (
+            f"config.search.retriever={search.retriever!r}"
+            if search.questions
+            else "config.search.questions=''"
+        )
+        raise ConfigError(
+            f"config.search.corpus={search.corpus!r} has no effect when {cause}: leave it empty, or name questions about it "
+            "and search it with 'bm25' or 'dense'"
+        )
+    if search.questions and here and not search.corpus:
+        raise ConfigError(
+            f"config.search.questions={search.questions!r} needs config.search.corpus, the passages to search: name them, or "
+            "set config.search.retriever='http' or 'none'"
+        )
+    sets = search.train_sets
+    if not sets or any(name not in SEARCH_SETS or sets.count(name) > 1 for name in sets):
+        raise ConfigError(
+            f"config.search.train_sets={sets} must name different data sets of {', '.join(SEARCH_SETS)}: "
+            "repeat --config.search.train_sets=NAME once for each"
+        )
+    if sets != default.train_sets and not search.questions:
+        raise ConfigError(
+            f"config.search.train_sets={sets} has no effect when config.search.questions='': leave it at "
+            f"{default.train_sets} or name a folder of questions"
+        )
+    if config.env.name != "search" and search != default:
+        name = next(
+            f.name for f in dataclasses.fields(search) if getattr(search, f.name) != getattr(default, f.name)
+        )
+        raise ConfigError(
+            f"config.search.{name}={getattr(search, name)!r} has no effect when config.env.name={config.env.name!r}: leave "
+            f"it at {getattr(default, name)!r} or set config.env.name='search'"
+        )
 
 
 def _check_loss(config: Config) -> None:

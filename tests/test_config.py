@@ -20,6 +20,7 @@ from rsipo_jax.agents import actions
 from rsipo_jax.agents.context import REQUEST_TOKENS
 from rsipo_jax.config import Config
 from rsipo_jax.envs.alfworld import versions
+from rsipo_jax.envs.search import questions
 from rsipo_jax.models import attention, lora, transformer
 from rsipo_jax.skills import trust
 from rsipo_jax.validation import (
@@ -31,6 +32,7 @@ from rsipo_jax.validation import (
     PROJECTIONS,
     RANGES,
     REMAT,
+    SEARCH_SETS,
     SIZES,
     TRUST_FUNCTIONS,
     WINDOW_ONLY,
@@ -184,6 +186,51 @@ def test_every_number_has_a_rule() -> None:
         ("tiny", {"skill__max_new_tokens": 4096}, r"config\.skill\.max_new_tokens=4096 .*max_length=\d+"),
         ("tiny", {"train__microbatch_tokens": 9}, r"config\.train\.microbatch_tokens=9 .*max_length=\d+"),
         ("tiny", {"sft__batch_tokens": 9}, r"config\.sft\.batch_tokens=9 .*at least that many"),
+        (
+            "tiny",
+            {"search__retriever": "lucene"},
+            r"config\.search\.retriever='lucene' .*bm25, dense, http, none",
+        ),
+        ("tiny", {"search__hits": 0}, r"config\.search\.hits=0 .*at least 1"),
+        ("tiny", {"search__people": 11}, r"config\.search\.people=11 .*at least 12"),
+        ("tiny", {"search__timeout_s": 0.0}, r"config\.search\.timeout_s=0\.0 .*above 0"),
+        (
+            "tiny",
+            {"search__retriever": "dense"},
+            r"retriever='dense' needs config\.search\.encoder: give one",
+        ),
+        ("tiny", {"search__retriever": "http"}, r"retriever='http' needs config\.search\.url: give one"),
+        ("tiny", {"search__encoder": "E"}, r"search\.encoder='E' has no effect when .*retriever='bm25'"),
+        ("tiny", {"search__query_prefix": "q "}, r"search\.query_prefix='q ' has no effect .*'dense'"),
+        ("tiny", {"search__url": "http://x"}, r"search\.url='http://x' has no effect .*retriever='http'"),
+        ("tiny", {"search__retries": 5}, r"config\.search\.retries=5 has no effect .*leave it at 3"),
+        (
+            "tiny",
+            {"search__retriever": "none", "search__index": "I"},
+            r"config\.search\.index='I' has no effect when config\.search\.retriever='none'",
+        ),
+        (
+            "tiny",
+            {"search__corpus": "C"},
+            r"search\.corpus='C' has no effect when config\.search\.questions=''",
+        ),
+        (
+            "tiny",
+            {"search__retriever": "none", "search__questions": "Q", "search__corpus": "C"},
+            r"config\.search\.corpus='C' has no effect when config\.search\.retriever='none'",
+        ),
+        ("tiny", {"search__questions": "Q"}, r"config\.search\.questions='Q' needs config\.search\.corpus"),
+        ("tiny", {"search__train_sets": ("squad",)}, r"search\.train_sets=\('squad',\) must .*bamboogle"),
+        ("tiny", {"search__train_sets": ()}, r"config\.search\.train_sets=\(\) must name different"),
+        ("tiny", {"search__train_sets": ("nq", "nq")}, r"config\.search\.train_sets=.* must name different"),
+        (
+            "tiny",
+            {"search__hits": 5},
+            r"config\.search\.hits=5 has no effect when config\.env\.name='alfworld'",
+        ),
+        ("tiny", {"env__name": "search"}, r"config\.eval\.panels=.* must name different panels of dev, test"),
+        ("tiny", {"eval__panels": ("nq",)}, r"config\.eval\.panels=\('nq',\) .*valid_unseen"),
+        ("tiny", {"search__train_sets": ("nq",)}, r"config\.search\.train_sets=.* has no effect when"),
         ("tiny", {"eval__panels": ("valid_sene",)}, r"config\.eval\.panels=\('valid_sene',\) .*valid_unseen"),
         ("tiny", {"eval__panels": ("valid_seen", "valid_seen")}, r"config\.eval\.panels=.* different panels"),
     ],
@@ -248,6 +295,20 @@ def test_a_whole_number_may_stand_for_a_float_and_a_list_for_a_tuple() -> None:
     assert config.eval.panels == ("valid_unseen",)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"search__retriever": "none"},
+        {"search__retriever": "http", "search__url": "http://127.0.0.1:8000", "search__questions": "Q"},
+        {"search__retriever": "dense", "search__encoder": "E", "search__query_prefix": "query: "},
+        {"search__questions": "Q", "search__corpus": "C", "search__train_sets": ("musique",)},
+    ],
+)
+def test_searches_that_can_be_made(changes: dict[str, Any]) -> None:
+    config = validated(preset_with(env__name="search", eval__panels=("test", "nq", "train_probe"), **changes))
+    assert all(setting(config, key.replace("__", ".")) == value for key, value in changes.items())
+
+
 def test_to_config_dict_round_trips() -> None:
     config = ALFWORLD["PRESETS"]["tiny"]
     assert validated(to_config_dict(config)) == config
@@ -258,4 +319,5 @@ def test_the_known_names_are_those_of_the_registries() -> None:
     assert set(METHODS) == set(methods.METHODS)
     assert set(GAME_VERSIONS) == {"as_is", *versions.VERSIONS}
     assert set(PARSERS) == set(actions.PARSERS)
+    assert SEARCH_SETS == questions.SETS
     assert set(TRUST_FUNCTIONS) == set(trust.WEIGHTS)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from rsipo_jax.envs.protocol import Task
+from rsipo_jax.envs.search.questions import SETS
 from rsipo_jax.orders import order_stream
 
 PROBE = 128  # games of train_probe
@@ -25,6 +26,10 @@ SPLIT_OF = {
     "valid_seen": "valid_seen",
     "valid_unseen": "valid_unseen",
     "literature": "valid_seen",
+    # of questions: the encyclopaedia's, and those of each data set
+    "dev": "dev",
+    "test": "test",
+    **{name: name for name in SETS},
 }
 
 
@@ -70,7 +75,7 @@ class Panel:
 def build_panel(name: str, find: Callable[[str], Sequence[Task]], seed: int, step: int) -> Panel:
     """The panel of that name in `SPLIT_OF`; `find(split)` gives a split's games.
 
-    valid_seen, valid_unseen and train are all games of the split; train_probe is `PROBE` of the training games, spread
+    A panel of its split's name is all games (questions) of it; train_probe is `PROBE` of the training games, spread
     evenly, to tell what was learned by heart; literature (the only one that depends on `seed` and `step`) is described
     at `literature_panel`. Raises ValueError.
     """

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rsipo_jax.envs.protocol import Task
 from rsipo_jax.evaluation.panels import DRAWS, PROBE, SPLIT_OF, Panel, build_panel, make_panel
-from rsipo_jax.validation import PANELS
+from rsipo_jax.validation import PANELS, SEARCH_PANELS
 
 KINDS = ("look_at_obj_in_light", "pick_and_place_simple", "pick_heat_then_place_in_recep")
 
@@ -71,15 +71,9 @@ def test_every_panel_has_a_split_and_plays_it() -> None:
 
     panels = {name: build_panel(name, find, seed=0, step=0) for name in SPLIT_OF}
     assert asked == list(SPLIT_OF.values())
-    assert set(PANELS) | {"train"} == set(SPLIT_OF)
+    assert {*PANELS, *SEARCH_PANELS, "train"} == set(SPLIT_OF)
     sizes = {name: len(panel.tasks) for name, panel in panels.items()}
-    assert sizes == {
-        "train": 200,
-        "train_probe": PROBE,
-        "valid_seen": 200,
-        "valid_unseen": 200,
-        "literature": DRAWS,
-    }
+    assert sizes == dict.fromkeys(SPLIT_OF, 200) | {"train_probe": PROBE, "literature": DRAWS}
     assert [name for name, panel in panels.items() if panel.drawn] == ["literature"]
 
 

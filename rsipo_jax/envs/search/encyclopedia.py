@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rsipo_jax.envs.search.passages import Passage
-from rsipo_jax.envs.search.questions import Question
+from rsipo_jax.envs.search.questions import SPLITS, Question
 
 SOURCE = "encyclopedia"
-SPLITS = ("train", "dev", "test")
 KINDS = ("single", "bridge", "compositional", "comparison")
 
 _SYLLABLES = ("ba", "do", "fe", "gi", "ka", "lo", "mi", "nu", "pe", "ra", "so", "ti", "ve", "wa", "zu")
@@ -244,7 +243,16 @@ def _examples(rng: random.Random, world: _World, split: str, count: int) -> Iter
                 f"{count} different questions cannot be asked about this world: give it more people"
             )
         asked.add(text)
-        yield Example(Question(f"{split}-{number}", SOURCE, text, (answer,), kind), tuple(hops))
+        question = Question(
+            f"{split}/{kind}/{number:05}",
+            SOURCE,
+            text,
+            (answer,),
+            kind,
+            split,
+            tuple(hop.passage for hop in hops),
+        )
+        yield Example(question, tuple(hops))
 
 
 def _chain(rng: random.Random, world: _World, relations: Sequence[str]) -> tuple[str, list[Hop], str]:

@@ -33,6 +33,19 @@ class Retriever(Protocol):
     def close(self) -> None: ...
 
 
+class Nothing:
+    """A `Retriever` that never finds anything: what a policy answers without it is the floor of those that search."""
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """See `Retriever.search`."""
+        return [[] for _ in queries]
+
+    def describe(self) -> Mapping[str, Any]:
+        return {"kind": "none"}
+
+    def close(self) -> None: ...
+
+
 def canonical(query: str) -> str:
     """Queries that differ in case and white space only are one search."""
     return " ".join(query.lower().split())

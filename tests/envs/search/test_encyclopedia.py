@@ -34,7 +34,9 @@ def test_every_answer_stands_in_its_passages(seed: int, people: int) -> None:
         )
         for number, example in enumerate(examples):
             question, hops = example.question, example.hops
-            assert question.kind == KINDS[number % 4] and question.id == f"{split}-{number}"
+            assert question.kind == KINDS[number % 4]
+            assert question.id == f"{split}/{question.kind}/{number:05}" and question.split == split
+            assert question.gold_ids == tuple(hop.passage for hop in hops)
             for hop in hops:
                 assert hop.passage.startswith(split)
                 assert passages[hop.passage].title == hop.query and hop.answer in passages[hop.passage].text
