@@ -1,7 +1,7 @@
 """The shapes of prompts: what the policy is told when it acts, acts with a skill, and writes a skill.
 
-What is said in them about an environment are its `Words`. A message is a list of text parts. A skill is one part of its own and nothing else depends on it, so a teacher prompt
-without that part is the student prompt, token for token.
+What is said in them about an environment are its `Words`. A message is a list of text parts. A skill is one part of its
+own and nothing else depends on it, so a teacher prompt without that part is the student prompt, token for token.
 """
 
 from __future__ import annotations

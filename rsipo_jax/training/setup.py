@@ -191,9 +191,7 @@ def sft_policy(
         return load_sft(workdir, network)
     params = network.params
     if demos:
-        rows = sft_rows(
-            demos, make_context(network.tokenizer, config), network.tokenizer, parser_of(config)
-        )
+        rows = sft_rows(demos, make_context(network.tokenizer, config), network.tokenizer, parser_of(config))
         reading = np.asarray([demo.kind == READING for demo in demos])[rows.episode]
         batches = sft_batches(rows, reading, config)
         with progress(len(batches)) as advance:

@@ -91,9 +91,7 @@ class SearchPool(EnvPool):
         if match["answer"] is not None:
             del self._playing[slot]
             answer = match["answer"].strip()
-            return Observation(
-                "", (), won=exact_match(answer, question.answers), done=True, answer=answer
-            )
+            return Observation("", (), won=exact_match(answer, question.answers), done=True, answer=answer)
         self._queries[slot] = match["query"].strip()
         return None
 

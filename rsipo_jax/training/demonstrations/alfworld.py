@@ -64,7 +64,11 @@ def reading_questions(game: Game, task: Task, seed: int, count: int) -> Iterator
         if number % 2 == 0:
             text, kinds, asking, answers = "\n".join(_look_around(game, rng)), things, "Which", []
         else:
-            text, kinds, asking = without_banner(intro(game), ALFWORLD), furniture, "What is the task, and which"
+            text, kinds, asking = (
+                without_banner(intro(game), ALFWORLD),
+                furniture,
+                "What is the task, and which",
+            )
             answers = [_task_in_short(game)]
         seen: dict[str, str] = {}
         for name, kind in _NAMED.findall(text):

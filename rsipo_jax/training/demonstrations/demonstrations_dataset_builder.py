@@ -15,11 +15,10 @@ import tensorflow_datasets as tfds
 from rsipo_jax.envs.protocol import Task
 from rsipo_jax.training.demonstrations.demonstration import Demonstration
 
-
 Played = Callable[[], Iterable[tuple[str, Demonstration]]]  # demonstrations, each with a key of its own
 
 
-class _Demonstrations(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+class _Demonstrations(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type: ignore[call-arg]
     """Expert episodes on training tasks, as `played` plays them when the data set is made."""
 
     VERSION = tfds.core.Version("1.0.0")

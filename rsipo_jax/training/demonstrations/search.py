@@ -89,7 +89,9 @@ def expert_steps(example: Example) -> list[ExpertStep]:
     return [*steps, ExpertStep(thought, _answer(example.question.answers[0]))]
 
 
-def reading_questions(examples: Sequence[Example], retriever: Retriever, seed: int, chars: int) -> Iterator[Demonstration]:
+def reading_questions(
+    examples: Sequence[Example], retriever: Retriever, seed: int, chars: int
+) -> Iterator[Demonstration]:
     """A question for each example (which may come again) about passages that its and other examples' hops lead to.
 
     What is this of that, in which of some passages? A fresh network cannot read yet, and an episode asks it to find a name

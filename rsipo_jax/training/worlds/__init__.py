@@ -12,4 +12,5 @@ __all__ = ["World", "open_world"]
 
 def open_world(config: Config, workdir: Path) -> World:
     """What the run plays; what it has to make first lies in `workdir` afterwards. Raises ConfigError."""
-    return {"alfworld": Alfworld, "search": Search}[config.env.name](config, workdir)
+    worlds: dict[str, type[Alfworld | Search]] = {"alfworld": Alfworld, "search": Search}
+    return worlds[config.env.name](config, workdir)

@@ -28,8 +28,8 @@ GAMES = "games"  # folder of the workdir
 class Alfworld:
     """Implements `World`."""
 
-    validation = "valid_seen"
-    tags = TAGS
+    validation: str = "valid_seen"
+    tags: tuple[str, ...] = TAGS
 
     def __init__(self, config: Config, workdir: Path) -> None:
         """Finds the games, or makes them in `workdir`. Raises ConfigError."""

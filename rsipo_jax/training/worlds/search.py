@@ -30,8 +30,8 @@ __all__ = ["QUESTIONS", "Search"]
 class Search:
     """Implements `World`."""
 
-    validation = "dev"
-    tags = SEARCH_TAGS
+    validation: str = "dev"
+    tags: tuple[str, ...] = SEARCH_TAGS
 
     def __init__(self, config: Config, workdir: Path) -> None:
         """Reads the questions, or makes them in `workdir`. Raises ConfigError."""

@@ -7,6 +7,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from rsipo_jax.training.demonstrations.play import (
+    NOISE,
+    QUESTIONS,
+    Demonstration,
+    demonstrations,
+    reading_questions,
+)
 
 from rsipo_jax.agents.actions import parse_faithful, parse_strict
 from rsipo_jax.config import GamesConfig, SFTConfig
@@ -17,13 +24,6 @@ from rsipo_jax.envs.alfworld.generator import generate_games, make_game
 from rsipo_jax.envs.protocol import Task
 from rsipo_jax.skills.parsing import parse_skill
 from rsipo_jax.training.demonstrations.demonstrations_dataset_builder import chosen, load_demonstrations
-from rsipo_jax.training.demonstrations.play import (
-    NOISE,
-    QUESTIONS,
-    Demonstration,
-    demonstrations,
-    reading_questions,
-)
 
 TURNS = 20
 
