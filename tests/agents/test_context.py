@@ -13,9 +13,6 @@ from hypothesis import strategies as st
 
 from rsipo_jax.agents.context import REQUEST_TOKENS, Conversation, Window, make_context
 from rsipo_jax.agents.prompts import (
-    BANNER,
-    FORMAT,
-    ROLE,
     Exchange,
     analysis_request,
     skill_block,
@@ -23,11 +20,13 @@ from rsipo_jax.agents.prompts import (
     window_message,
 )
 from rsipo_jax.agents.trajectory import Prompt, Trajectory, Turn
+from rsipo_jax.agents.words import ALFWORLD
 from rsipo_jax.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from rsipo_jax.text.tokenizer import Tokenizer, load_tokenizer
 from tests.agents.episodes import ADMISSIBLE, FIRST, ROOM, make_config, task
 from tests.text.test_hf_tokenizer import CHATML, build
 
+BANNER, FORMAT, ROLE = ALFWORLD.banner, ALFWORLD.form, ALFWORLD.role
 KINDS = ("conversation", "window")
 CONTEXTS = (("conversation", "paper"), ("window", "paper"), ("window", "static_first"))
 WORDS = (
@@ -105,7 +104,10 @@ def test_a_conversation_goes_on_with_the_very_ids_that_were_sampled(
     context = make_context(tokenizer, make_config(context__max_length=5000))
     trajectory = play(context, responses(tokenizer, turns), skill)
     prompts = [turn.prompt for turn in trajectory.turns] + [context.analysis(trajectory)]
-    last = [*trajectory.observations[1:-1], f"{trajectory.observations[-1]}\n{analysis_request(False)}"]
+    last = [
+        *trajectory.observations[1:-1],
+        f"{trajectory.observations[-1]}\n{analysis_request(False, ALFWORLD)}",
+    ]
     for before, after, said in zip(trajectory.turns, prompts[1:], last, strict=True):
         assert after is not None and after.skill_at == before.prompt.skill_at
         n, m = len(before.prompt.tokens), len(before.response)
@@ -137,7 +139,9 @@ def test_a_conversation_reads_as_it_should(tokenizer: SentencePieceTokenizer) ->
     )
     assert text_of(context, trajectory.turns[1].prompt) == f"{first}<think>a</think>You see a mug 1."
     trajectory.won = True
-    assert text_of(context, context.analysis(trajectory)).endswith(f"the end\n{analysis_request(True)}")
+    assert text_of(context, context.analysis(trajectory)).endswith(
+        f"the end\n{analysis_request(True, ALFWORLD)}"
+    )
     shown = make_context(
         tokenizer, replace(make_config(), context=replace(make_config().context, show_admissible=True))
     )
@@ -190,9 +194,9 @@ Reason about the next step inside <think> </think>, then give one action inside 
 
 
 def test_the_order_of_the_paper_reads_as_ever() -> None:
-    opening = window_message(FIRST, [], 0, FIRST, ADMISSIBLE)
+    opening = window_message(FIRST, [], 0, FIRST, ADMISSIBLE, ALFWORLD)
     assert f"{opening.before}[SKILL]{opening.after}" == PAPER
-    later = window_message(FIRST, [Exchange("seen 3", "r3", "do r3", True)], 4, "seen 4", ADMISSIBLE)
+    later = window_message(FIRST, [Exchange("seen 3", "r3", "do r3", True)], 4, "seen 4", ADMISSIBLE, ALFWORLD)
     assert f"{later.before}[SKILL]{later.after}" == PAPER_LATER
 
 
@@ -241,7 +245,10 @@ def test_the_static_part_is_the_same_tokens_at_every_turn_and_in_the_whole_group
     for prompt in prompts:
         assert prompt.skill_at == prompts[0].skill_at
         np.testing.assert_array_equal(prompt.tokens[:static], prompts[0].tokens[:static])
-    pieces = [f"{ROLE}{FORMAT}\nYour task is to: {task_of(first)}", skill_block(skill) if skill else ""]
+    pieces = [
+        f"{ROLE}{FORMAT}\nYour task is to: {task_of(first, ALFWORLD)}",
+        skill_block(skill) if skill else "",
+    ]
     encoded = [*chain(*(either_tokenizer.encode(piece) for piece in pieces))]
     assert prompts[0].tokens[:static].tolist()[-len(encoded) :] == encoded
 
@@ -349,7 +356,7 @@ def test_a_window_analysis_numbers_its_steps_cuts_observations_and_leaves_out_th
         "Step 3\nObservation: seen 2 mug mug mug mug mug mug ...\nResponse: r2 (malformed action)\nStep 4"
         in text
     )
-    assert text.endswith(analysis_request(False)) and BANNER not in text
+    assert text.endswith(analysis_request(False, ALFWORLD)) and BANNER not in text
     whole = context.analysis(trajectory)
     assert whole is not None
     tight = replace(

@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rsipo_jax.agents.prompts import task_of
+from rsipo_jax.agents.words import ALFWORLD
 from rsipo_jax.config import GamesConfig
 from rsipo_jax.envs.alfworld.engine import NOTHING, FastEpisode, intro
 from rsipo_jax.envs.alfworld.experts import SearchingExpert
@@ -117,7 +118,7 @@ def test_every_annotation_is_a_readable_skill_that_speaks_of_what_was_seen(
 ) -> None:
     game = generated(index)
     commands, answers, won = play(game, seed, 0.3, limit)
-    sentence = task_of(intro(game)).rstrip(".")
+    sentence = task_of(intro(game), ALFWORLD).rstrip(".")
     parsed = parse_skill(annotate(sentence, commands, answers, won))
     assert parsed.status == "strict" and parsed.summary == sentence
     steps = workflow(commands, answers, won)

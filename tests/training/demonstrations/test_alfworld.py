@@ -7,23 +7,25 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from rsipo_jax.training.demonstrations.play import (
+
+from rsipo_jax.agents.actions import parse_faithful, parse_strict
+from rsipo_jax.config import Config, EnvConfig, GamesConfig, SFTConfig
+from rsipo_jax.envs.alfworld.data import load_game
+from rsipo_jax.envs.alfworld.engine import NOTHING, FastEpisode, intro
+from rsipo_jax.envs.alfworld.game import VERSION_2_1_2, Game, build_game
+from rsipo_jax.envs.alfworld.generator import make_game
+from rsipo_jax.envs.protocol import Task
+from rsipo_jax.skills.parsing import parse_skill
+from rsipo_jax.training.demonstrations.alfworld import (
     NOISE,
     QUESTIONS,
-    Demonstration,
     demonstrations,
     reading_questions,
 )
-
-from rsipo_jax.agents.actions import parse_faithful, parse_strict
-from rsipo_jax.config import GamesConfig, SFTConfig
-from rsipo_jax.envs.alfworld.data import find_tasks, load_game
-from rsipo_jax.envs.alfworld.engine import NOTHING, FastEpisode, intro
-from rsipo_jax.envs.alfworld.game import VERSION_2_1_2, Game, build_game
-from rsipo_jax.envs.alfworld.generator import generate_games, make_game
-from rsipo_jax.envs.protocol import Task
-from rsipo_jax.skills.parsing import parse_skill
-from rsipo_jax.training.demonstrations.demonstrations_dataset_builder import chosen, load_demonstrations
+from rsipo_jax.training.demonstrations.demonstration import Demonstration
+from rsipo_jax.training.demonstrations.demonstrations_dataset_builder import chosen
+from rsipo_jax.training.worlds import open_world
+from rsipo_jax.training.worlds.alfworld import GAMES
 
 TURNS = 20
 
@@ -130,12 +132,17 @@ def test_tasks_are_chosen_by_seed_all_when_there_are_few() -> None:
 
 
 def test_the_data_set_gives_back_what_was_played(tmp_path: Path) -> None:
-    root = tmp_path / "games"
-    generate_games(root, GamesConfig(train=4, valid_seen=1, valid_unseen=1, seed=6))
-    cfg = SFTConfig(games=2, reading_questions=1)
-    demos = load_demonstrations(tmp_path / "demos", root, cfg, 0, TURNS)
-    tasks = chosen(find_tasks(root, "train"), 2, 0)
-    made = [demo for task in tasks for demo in demonstrations(load_game(root, task), task, 0, TURNS)]
-    made += [demo for task in tasks for demo in reading_questions(load_game(root, task), task, 0, 1)]
+    config = Config(
+        seed=3,
+        env=EnvConfig(max_turns=TURNS),
+        games=GamesConfig(train=4, valid_seen=1, valid_unseen=1, seed=6),
+        sft=SFTConfig(games=2, reading_questions=1),
+    )
+    world = open_world(config, tmp_path)
+    demos = world.demonstrations(tmp_path / "demos")
+    tasks = chosen(world.tasks("train"), 2, 3)
+    games = [load_game(tmp_path / GAMES, task) for task in tasks]
+    made = [d for g, t in zip(games, tasks, strict=True) for d in demonstrations(g, t, 3, TURNS)]
+    made += [d for g, t in zip(games, tasks, strict=True) for d in reading_questions(g, t, 3, 1)]
     assert sorted(map(repr, demos)) == sorted(map(repr, made))
-    assert load_demonstrations(tmp_path / "demos", root, cfg, 0, TURNS) == demos
+    assert world.demonstrations(tmp_path / "demos") == demos
