@@ -196,7 +196,9 @@ Reason about the next step inside <think> </think>, then give one action inside 
 def test_the_order_of_the_paper_reads_as_ever() -> None:
     opening = window_message(FIRST, [], 0, FIRST, ADMISSIBLE, ALFWORLD)
     assert f"{opening.before}[SKILL]{opening.after}" == PAPER
-    later = window_message(FIRST, [Exchange("seen 3", "r3", "do r3", True)], 4, "seen 4", ADMISSIBLE, ALFWORLD)
+    later = window_message(
+        FIRST, [Exchange("seen 3", "r3", "do r3", True)], 4, "seen 4", ADMISSIBLE, ALFWORLD
+    )
     assert f"{later.before}[SKILL]{later.after}" == PAPER_LATER
 
 
