@@ -10,7 +10,8 @@ from rsipo_jax.config import Config
 from rsipo_jax.reports.run_log import TIMINGS
 from rsipo_jax.validation import validated
 
-ALFWORLD = runpy.run_path(str(Path(__file__).parents[2] / "configs" / "alfworld.py"))
+CONFIGS = Path(__file__).parents[2] / "configs"
+ALFWORLD, SEARCH = (runpy.run_path(str(CONFIGS / f"{name}.py")) for name in ("alfworld", "search"))
 
 
 def config(**changes: object) -> Config:
@@ -30,6 +31,37 @@ def config(**changes: object) -> Config:
             "rollout.slots": 4,
             "skill.max_new_tokens": 48,
             "sft.games": 6,
+            "sft.epochs": 1,
+            "train.steps": 2,
+            "train.checkpoint_every": 1,
+            "eval.every": 1,
+            "eval.during": 2,
+            "trust.min_units": 2,
+            **changes,
+        }
+    )
+    return validated(small)
+
+
+def search_config(**changes: object) -> Config:
+    """The same of `configs/search.py`."""
+    small = SEARCH["get_config"]("tiny")
+    small.update_from_flattened_dict(
+        {
+            "search.people": 24,
+            "search.train": 16,
+            "search.dev": 4,
+            "search.test": 8,
+            "model.hidden_size": 32,
+            "model.intermediate_size": 64,
+            "model.num_layers": 2,
+            "env.max_turns": 3,
+            "rollout.tasks_per_step": 2,
+            "rollout.group_size": 2,
+            "rollout.slots": 4,
+            "rollout.max_new_tokens": 32,
+            "skill.max_new_tokens": 48,
+            "sft.games": 8,
             "sft.epochs": 1,
             "train.steps": 2,
             "train.checkpoint_every": 1,
