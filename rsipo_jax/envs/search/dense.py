@@ -6,9 +6,6 @@ corpus and the encoder with its prefixes: vectors of another encoder are not sea
 
 from __future__ import annotations
 
-import hashlib
-import json
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -22,7 +19,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from tokenizers import Tokenizer
 
-from rsipo_jax.envs.search.bm25 import SETTINGS
+from rsipo_jax.envs.search import index
 from rsipo_jax.envs.search.passages import Corpus
 from rsipo_jax.envs.search.retrieval import Hit
 from rsipo_jax.models.encoder import encode, load_encoder
@@ -33,6 +30,7 @@ ROWS = "rows"  # the mesh axis that passages are cut by
 LENGTH_STEP = 32  # tokens: lengths are rounded up, so that few programs are compiled
 BATCH = 32  # texts encoded together
 CHUNK = 1 << 16  # passages whose scores are held at once, a device
+SAME = 0.99  # cosine from which two vectors of a text count as one: the index has 16 bits, devices multiply differently
 QUERIES = 64  # queries are filled up to multiples
 
 Array = jax.Array
@@ -60,8 +58,10 @@ class Encoder:
         self._tokenizer = Tokenizer.from_file(str(path))
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(self.max_tokens)
-        with (folder / "model.safetensors").open("rb") as file:
-            self._weights = hashlib.file_digest(file, "sha256").hexdigest()
+        self._checksums = {
+            "encoder_sha256": index.sha256(folder / "model.safetensors"),
+            "tokenizer_sha256": index.sha256(path),
+        }
 
     @property
     def size(self) -> int:
@@ -69,9 +69,11 @@ class Encoder:
         return self._config.hidden_size
 
     def describe(self) -> dict[str, Any]:
-        return {"encoder_sha256": self._weights, "max_tokens": self.max_tokens} | {
-            f"{name}_prefix": prefix for name, prefix in asdict(self.prefixes).items()
-        }
+        return (
+            self._checksums
+            | {"max_tokens": self.max_tokens}
+            | {f"{name}_prefix": prefix for name, prefix in asdict(self.prefixes).items()}
+        )
 
     def queries(self, texts: Sequence[str]) -> np.ndarray:
         """float32 [n, size]."""
@@ -108,27 +110,23 @@ def settings_of(corpus: Corpus, encoder: Encoder) -> dict[str, Any]:
 
 
 def build(corpus: Corpus, encoder: Encoder, folder: Path, advance: Callable[[int], None]) -> None:
-    """Encodes a corpus; an interrupted build leaves no index. `advance` is told how many passages are done.
+    """Encodes a corpus, see `index.make`. `advance` is told how many passages are done.
 
     Raises ConfigError for a corrupt line.
     """
-    partial_folder = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(partial_folder, ignore_errors=True)
-    partial_folder.mkdir(parents=True)
-    vectors = np.lib.format.open_memmap(
-        partial_folder / VECTORS, mode="w+", dtype=np.float16, shape=(len(corpus), encoder.size)
-    )
-    step = 32 * BATCH  # sorted by length among themselves
-    for first in range(0, len(corpus), step):
-        rows = range(first, min(first + step, len(corpus)))
-        vectors[rows.start : rows.stop] = encoder.passages([corpus[row].contents for row in rows])
-        advance(len(rows))
-    vectors.flush()
-    (partial_folder / SETTINGS).write_text(
-        json.dumps(settings_of(corpus, encoder), indent=2), encoding="utf-8"
-    )
-    shutil.rmtree(folder, ignore_errors=True)
-    partial_folder.rename(folder)
+
+    def write(partial_folder: Path) -> None:
+        vectors = np.lib.format.open_memmap(
+            partial_folder / VECTORS, mode="w+", dtype=np.float16, shape=(len(corpus), encoder.size)
+        )
+        step = 32 * BATCH  # sorted by length among themselves
+        for first in range(0, len(corpus), step):
+            rows = range(first, min(first + step, len(corpus)))
+            vectors[rows.start : rows.stop] = encoder.passages([corpus[row].contents for row in rows])
+            advance(len(rows))
+        vectors.flush()
+
+    index.make(folder, settings_of(corpus, encoder), write)
 
 
 class Dense:
@@ -137,20 +135,17 @@ class Dense:
     def __init__(
         self, corpus: Corpus, encoder: Encoder, folder: Path, mesh: Mesh, dtype: str = "bfloat16"
     ) -> None:
-        """Raises ConfigError when the folder has no index, or one of something else."""
-        try:
-            made_of = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
-            vectors = np.load(folder / VECTORS, mmap_mode="r")
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"{folder} holds no index: {error}; build one with launch/retriever.py --build"
-            ) from error
+        """Raises ConfigError when the folder has no index, one of something else, or a damaged one."""
         self._settings = settings_of(corpus, encoder)
-        for key, value in self._settings.items():
-            if made_of.get(key) != value:
+        index.check(folder, self._settings)
+        vectors = np.load(folder / VECTORS, mmap_mode="r")
+        rows = [0, len(corpus) // 2, len(corpus) - 1]
+        again = encoder.passages([corpus[row].contents for row in rows])
+        for row, alike in zip(rows, (again * vectors[rows]).sum(1), strict=True):
+            if alike < SAME:
                 raise ConfigError(
-                    f"the index in {folder} was made with {key}={made_of.get(key)!r}, here it is {value!r}: delete the folder, "
-                    "and it is built anew"
+                    f"line {row + 1} of {corpus.path} is encoded otherwise than in {folder} (their cosine is {alike:.3f}): "
+                    f"{index.ANEW}"
                 )
         self._corpus, self._encoder, self._mesh, self._count = corpus, encoder, mesh, len(corpus)
         self._vectors = on_mesh(vectors, mesh, dtype)
