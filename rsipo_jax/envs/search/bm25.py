@@ -88,8 +88,10 @@ class BM25:
         """Rows whose passages have the word."""
         if (column := self._index.vocab_dict.get(word)) is None:
             return np.zeros(0, np.int32)
-        start, end = self._index.scores["indptr"][column : column + 2]
-        return self._index.scores["indices"][start:end]
+        bounds = self._index.scores["indptr"][
+            column : column + 2
+        ]  # one only for bm25s' word of no passage, ""
+        return self._index.scores["indices"][bounds[0] : bounds[-1]]
 
 
 def best(scores: np.ndarray, k: int) -> np.ndarray:
