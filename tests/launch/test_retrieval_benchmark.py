@@ -13,6 +13,7 @@ from benchmarks import retrieval
 from rich.console import Console
 
 from rsipo_jax.validation import ConfigError
+from tests.envs.search.test_dense import encoder_in
 from tests.launch.launching import python
 
 
@@ -69,10 +70,12 @@ def test_bm25_is_measured_beside_bm25s(small: None, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_whole_suite(small: None) -> None:
-    """Beside faiss where this Python has it, else with a sentence."""
+def test_the_whole_suite(small: None, tmp_path: Path) -> None:
+    """With an encoder, beside faiss where this Python has it, else with a sentence."""
     written = StringIO()
-    sections = retrieval.measure([300], 16, "", "", Console(file=written))
+    encoder_in(tmp_path)
+    sections = retrieval.measure([300], 16, "", str(tmp_path), Console(file=written))
+    assert sections["encoder"].keys() == {"passages_per_s", "queries_per_s_batch_1"}
     has_faiss = importlib.util.find_spec("faiss") is not None
     assert ("faiss is left out: pip install faiss-cpu" in written.getvalue()) != has_faiss
     for dtype in ("float32", "bfloat16"):
