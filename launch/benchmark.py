@@ -4,6 +4,8 @@ alfworld: the engines. Real games are those of --data or $ALFWORLD_DATA; without
 train: one optimizer update beside the plainest torch step, by the Python of `make goldens` or of --torch.
 rollout: sampling a plain batch and a recorded ALFWorld loop (games as above) beside transformers, Tunix and vLLM, whose
 Pythons are those of --transformers (or of `make goldens`), --tunix and --vllm; one that is not named is left out.
+retrieval: our BM25 and dense search beside bm25s and faiss alone on --passages of made-up text, with vectors of
+--vector_size numbers; faiss may have a Python of its own, --faiss. Encoding is measured where --encoder names a folder.
 trust: errors of the shrunken replay gains, and what the weights pick, in a simulation.
 
 Times are wall-clock, so a busy machine shows in them: the load is written down beside them.
@@ -20,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from absl import app, flags
-from benchmarks import alfworld, rollout, train, trust
+from benchmarks import alfworld, retrieval, rollout, train, trust
 from rich.console import Console, Group
 from rich.table import Table
 
@@ -38,6 +40,9 @@ SUITES: Mapping[str, Callable[[flags.FlagValues, Console], dict[str, dict[str, A
         {competitor.name: str(args[competitor.name].value) for competitor in rollout.COMPETITORS},
         console,
     ),
+    "retrieval": lambda args, console: retrieval.measure(
+        args.passages, args.vector_size, args.faiss, args.encoder, console
+    ),
     "trust": lambda args, console: trust.measure(),
 }
 
@@ -50,6 +55,14 @@ flags.DEFINE_integer("games", 8, "How many games the engines are compared on.", 
 flags.DEFINE_string(
     "torch", "", "A Python with torch and transformers, for `train`; the one of `make goldens` if empty."
 )
+flags.DEFINE_multi_integer(
+    "passages", [100_000, 1_000_000], "Passages of a corpus for `retrieval`; may be repeated.", lower_bound=1
+)
+flags.DEFINE_integer(
+    "vector_size", 384, "Numbers of a vector for `retrieval`: MiniLM's; E5 has 768.", lower_bound=1
+)
+flags.DEFINE_string("faiss", "", f"A Python for `retrieval`: {retrieval.FAISS}.")
+flags.DEFINE_string("encoder", "", "Hugging Face folder of a BERT encoder for `retrieval`.")
 for competitor in rollout.COMPETITORS:
     flags.DEFINE_string(competitor.name, "", f"A Python for `rollout`: {competitor.install}.")
 

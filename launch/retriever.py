@@ -48,7 +48,12 @@ def main() -> None:
     if given.build:
         retriever.close()
         return
-    server = make_server(retriever, given.host, given.port, given.topk)
+    try:
+        server = make_server(retriever, given.host, given.port, given.topk)
+    except OSError as error:
+        raise ConfigError(
+            f"--host={given.host} --port={given.port} cannot be listened at ({error.strerror}): name others"
+        ) from error
     host, port = server.server_address[:2]
     console.print(f"Listening at http://{host!s}:{port}/retrieve")
     try:

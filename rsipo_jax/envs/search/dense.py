@@ -6,9 +6,6 @@ corpus and the encoder with its prefixes: vectors of another encoder are not sea
 
 from __future__ import annotations
 
-import hashlib
-import json
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -22,7 +19,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from tokenizers import Tokenizer
 
-from rsipo_jax.envs.search.bm25 import SETTINGS
+from rsipo_jax.envs.search import index
 from rsipo_jax.envs.search.passages import Corpus
 from rsipo_jax.envs.search.retrieval import Hit
 from rsipo_jax.models.encoder import encode, load_encoder
@@ -31,9 +28,14 @@ from rsipo_jax.validation import ConfigError
 VECTORS = "vectors.npy"
 ROWS = "rows"  # the mesh axis that passages are cut by
 LENGTH_STEP = 32  # tokens: lengths are rounded up, so that few programs are compiled
-BATCH = 32  # texts encoded together
+BATCH = 32  # passages encoded together
+QUERIES = 64  # queries searched together
+FILLED_TO = (1, 8, BATCH, QUERIES)  # rows of a batch, as above: a lone query should not cost what many do
 CHUNK = 1 << 16  # passages whose scores are held at once, a device
-QUERIES = 64  # queries are filled up to multiples
+FEWEST_BF16 = (
+    8  # XLA multiplies one row of bfloat16 by another program on CPUs, five times as slowly as eight
+)
+SAME = 0.99  # cosine from which two vectors of a text count as one: the index has 16 bits, devices multiply differently
 
 Array = jax.Array
 
@@ -60,8 +62,10 @@ class Encoder:
         self._tokenizer = Tokenizer.from_file(str(path))
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(self.max_tokens)
-        with (folder / "model.safetensors").open("rb") as file:
-            self._weights = hashlib.file_digest(file, "sha256").hexdigest()
+        self._checksums = {
+            "encoder_sha256": index.sha256(folder / "model.safetensors"),
+            "tokenizer_sha256": index.sha256(path),
+        }
 
     @property
     def size(self) -> int:
@@ -69,9 +73,11 @@ class Encoder:
         return self._config.hidden_size
 
     def describe(self) -> dict[str, Any]:
-        return {"encoder_sha256": self._weights, "max_tokens": self.max_tokens} | {
-            f"{name}_prefix": prefix for name, prefix in asdict(self.prefixes).items()
-        }
+        return (
+            self._checksums
+            | {"max_tokens": self.max_tokens}
+            | {f"{name}_prefix": prefix for name, prefix in asdict(self.prefixes).items()}
+        )
 
     def queries(self, texts: Sequence[str]) -> np.ndarray:
         """float32 [n, size]."""
@@ -88,9 +94,10 @@ class Encoder:
         for first in range(0, len(order), BATCH):
             rows = order[first : first + BATCH]
             longest = -(-max(len(ids[i]) for i in rows) // LENGTH_STEP) * LENGTH_STEP
+            filled = _filled(len(rows))
             tokens, lengths = (
-                np.zeros((BATCH, min(longest, self._config.max_positions)), np.int32),
-                np.zeros(BATCH, np.int32),
+                np.zeros((filled, min(longest, self._config.max_positions)), np.int32),
+                np.zeros(filled, np.int32),
             )
             for row, i in enumerate(rows):
                 tokens[row, : len(ids[i])], lengths[row] = ids[i], len(ids[i])
@@ -108,27 +115,23 @@ def settings_of(corpus: Corpus, encoder: Encoder) -> dict[str, Any]:
 
 
 def build(corpus: Corpus, encoder: Encoder, folder: Path, advance: Callable[[int], None]) -> None:
-    """Encodes a corpus; an interrupted build leaves no index. `advance` is told how many passages are done.
+    """Encodes a corpus, see `index.make`. `advance` is told how many passages are done.
 
     Raises ConfigError for a corrupt line.
     """
-    partial_folder = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(partial_folder, ignore_errors=True)
-    partial_folder.mkdir(parents=True)
-    vectors = np.lib.format.open_memmap(
-        partial_folder / VECTORS, mode="w+", dtype=np.float16, shape=(len(corpus), encoder.size)
-    )
-    step = 32 * BATCH  # sorted by length among themselves
-    for first in range(0, len(corpus), step):
-        rows = range(first, min(first + step, len(corpus)))
-        vectors[rows.start : rows.stop] = encoder.passages([corpus[row].contents for row in rows])
-        advance(len(rows))
-    vectors.flush()
-    (partial_folder / SETTINGS).write_text(
-        json.dumps(settings_of(corpus, encoder), indent=2), encoding="utf-8"
-    )
-    shutil.rmtree(folder, ignore_errors=True)
-    partial_folder.rename(folder)
+
+    def write(partial_folder: Path) -> None:
+        vectors = np.lib.format.open_memmap(
+            partial_folder / VECTORS, mode="w+", dtype=np.float16, shape=(len(corpus), encoder.size)
+        )
+        step = 32 * BATCH  # sorted by length among themselves
+        for first in range(0, len(corpus), step):
+            rows = range(first, min(first + step, len(corpus)))
+            vectors[rows.start : rows.stop] = encoder.passages([corpus[row].contents for row in rows])
+            advance(len(rows))
+        vectors.flush()
+
+    index.make(folder, settings_of(corpus, encoder), write)
 
 
 class Dense:
@@ -137,23 +140,21 @@ class Dense:
     def __init__(
         self, corpus: Corpus, encoder: Encoder, folder: Path, mesh: Mesh, dtype: str = "bfloat16"
     ) -> None:
-        """Raises ConfigError when the folder has no index, or one of something else."""
-        try:
-            made_of = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
-            vectors = np.load(folder / VECTORS, mmap_mode="r")
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"{folder} holds no index: {error}; build one with launch/retriever.py --build"
-            ) from error
+        """Raises ConfigError when the folder has no index, one of something else, or a damaged one."""
         self._settings = settings_of(corpus, encoder)
-        for key, value in self._settings.items():
-            if made_of.get(key) != value:
+        index.check(folder, self._settings)
+        vectors = np.load(folder / VECTORS, mmap_mode="r")
+        rows = [0, len(corpus) // 2, len(corpus) - 1]
+        again = encoder.passages([corpus[row].contents for row in rows])
+        for row, alike in zip(rows, (again * vectors[rows]).sum(1), strict=True):
+            if alike < SAME:
                 raise ConfigError(
-                    f"the index in {folder} was made with {key}={made_of.get(key)!r}, here it is {value!r}: delete the folder, "
-                    "and it is built anew"
+                    f"line {row + 1} of {corpus.path} is encoded otherwise than in {folder} (their cosine is {alike:.3f}): "
+                    f"{index.ANEW}"
                 )
         self._corpus, self._encoder, self._mesh, self._count = corpus, encoder, mesh, len(corpus)
         self._vectors = on_mesh(vectors, mesh, dtype)
+        self._fewest = FEWEST_BF16 if dtype == "bfloat16" else 1
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """See `Retriever.search`."""
@@ -161,7 +162,7 @@ class Dense:
         asked = [i for i, query in enumerate(queries) if query.strip()]
         for first in range(0, len(asked), QUERIES):
             own = asked[first : first + QUERIES]
-            vectors = np.zeros((QUERIES, self._encoder.size), np.float32)
+            vectors = np.zeros((_filled(len(own), self._fewest), self._encoder.size), np.float32)
             vectors[: len(own)] = self._encoder.queries([queries[i] for i in own])
             scores, rows = map(
                 np.asarray, best(self._vectors, vectors, min(k, self._count), self._count, self._mesh)
@@ -181,51 +182,60 @@ class Dense:
         self._corpus.close()
 
 
-def on_mesh(vectors: np.ndarray, mesh: Mesh, dtype: str) -> Array:
-    """Vectors [n, D] cut by rows over the mesh, filled up so that every device has as many whole chunks."""
+def _filled(rows: int, fewest: int = 1) -> int:
+    """Rows of the smallest batch that holds so many."""
+    return next(size for size in FILLED_TO if size >= max(rows, fewest))
+
+
+def on_mesh(vectors: np.ndarray, mesh: Mesh, dtype: str) -> tuple[Array, ...]:
+    """Vectors [n, D] cut by rows over the mesh; every device's share is cut into chunks, filled up to one size.
+
+    The arrays of the tuple hold the first chunk of every device, the second, and so on: a chunk that had to be cut out
+    of a larger array would be copied for every search.
+    """
     devices = mesh.shape[ROWS]
     share = -(-len(vectors) // devices)
     chunk = min(CHUNK, share)
-    rows = -(-share // chunk) * chunk * devices
+    chunks = -(-share // chunk)
+    sharding = NamedSharding(mesh, PartitionSpec(ROWS, None))
 
-    def part(index: tuple[slice, ...] | None) -> np.ndarray:
+    def part(number: int, index: tuple[slice, ...] | None) -> np.ndarray:
         assert index is not None
-        first, last, _ = index[0].indices(rows)
-        own = np.zeros((last - first, vectors.shape[1]), dtype)
-        held = vectors[first : min(last, len(vectors))]
+        device = index[0].indices(chunk * devices)[0] // chunk
+        first = (device * chunks + number) * chunk
+        own = np.zeros((chunk, vectors.shape[1]), dtype)
+        held = vectors[first : first + chunk]
         own[: len(held)] = held
         return own
 
-    sharding = NamedSharding(mesh, PartitionSpec(ROWS, None))
-    return jax.make_array_from_callback((rows, vectors.shape[1]), sharding, part)
+    shape = chunk * devices, vectors.shape[1]
+    return tuple(
+        jax.make_array_from_callback(shape, sharding, partial(part, number)) for number in range(chunks)
+    )
 
 
 @partial(jax.jit, static_argnums=(2, 3, 4))
-def best(vectors: Array, queries: Array, k: int, count: int, mesh: Mesh) -> tuple[Array, Array]:
-    """The k largest inner products float32 [q, k] of queries [q, D] with the first `count` vectors [n, D], and their rows.
+def best(vectors: tuple[Array, ...], queries: Array, k: int, count: int, mesh: Mesh) -> tuple[Array, Array]:
+    """The k largest inner products float32 [q, k] of queries [q, D] with the first `count` of `on_mesh`'s vectors.
 
-    Every device goes through its own vectors in chunks and keeps its best; the best of all devices are merged. Of equal
-    products the lower row comes first. A row is -1 where there are fewer than k.
+    With them come their rows. Every device goes through its own chunks and keeps its best; the best of all devices are
+    merged. Of equal products the lower row comes first. A row is -1 where there are fewer than k.
     """
 
-    def local(vectors: Array, queries: Array) -> tuple[Array, Array]:
-        own = len(vectors)
-        chunk = min(CHUNK, own)
-        start = lax.axis_index(ROWS) * own
-        kept = min(k, own)
-
-        def merge(state: tuple[Array, Array], first: Array) -> tuple[tuple[Array, Array], None]:
-            part = lax.dynamic_slice_in_dim(vectors, first, chunk)
-            scores = jnp.einsum(
+    def local(vectors: tuple[Array, ...], queries: Array) -> tuple[Array, Array]:
+        chunk = len(vectors[0])
+        first = lax.axis_index(ROWS) * len(vectors) * chunk
+        scores, rows = jnp.zeros((len(queries), 0)), jnp.zeros((len(queries), 0), jnp.int32)
+        for number, part in enumerate(vectors):
+            products = jnp.einsum(
                 "qd,nd->qn", queries.astype(part.dtype), part, preferred_element_type=jnp.float32
             )
-            rows = start + first + jnp.arange(chunk)
-            scores = jnp.where(rows < count, scores, -jnp.inf)
-            return _top(jnp.concatenate([state[0], scores], 1),
-                        jnp.concatenate([state[1], jnp.broadcast_to(rows, scores.shape)], 1), kept), None  # fmt: skip
-
-        nothing = jnp.full((len(queries), kept), -jnp.inf), jnp.full((len(queries), kept), -1, jnp.int32)
-        (scores, rows), _ = lax.scan(merge, nothing, jnp.arange(0, own, chunk))
+            own = first + number * chunk + jnp.arange(chunk)
+            products = jnp.where(own < count, products, -jnp.inf)
+            chunk_scores, chunk_rows = _top(products, jnp.broadcast_to(own, products.shape), k)
+            scores, rows = _top(
+                jnp.concatenate([scores, chunk_scores], 1), jnp.concatenate([rows, chunk_rows], 1), k
+            )
         return lax.all_gather(scores, ROWS, axis=1, tiled=True), lax.all_gather(
             rows, ROWS, axis=1, tiled=True
         )

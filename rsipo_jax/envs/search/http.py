@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import requests
+import urllib3
 
 from rsipo_jax.envs.search.passages import Passage, unquoted
 from rsipo_jax.envs.search.retrieval import Hit, RetrievalError, Retriever
@@ -33,7 +34,10 @@ class Client:
     """A `Retriever` that asks a server. It is asked for a batch at a time, and again when it does not answer in time."""
 
     def __init__(self, url: str, timeout_s: float = 60.0, retries: int = 3, pause_s: float = 1.0) -> None:
-        """`pause_s` before the first retry, twice as long before each later one. Raises ConfigError for what is no URL."""
+        """A whole answer has to come within `timeout_s`, at most another such time for its head.
+
+        `pause_s` before the first retry, twice as long before each later one. Raises ConfigError for what is no URL.
+        """
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
             raise ConfigError(
@@ -42,6 +46,7 @@ class Client:
         self._url = url if parts.path not in ("", "/") else url.rstrip("/") + PATH
         self._timeout_s, self._retries, self._pause_s = timeout_s, retries, pause_s
         self._session = requests.Session()
+        self._session.headers["Accept-Encoding"] = "identity"
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """See `Retriever.search`."""
@@ -70,30 +75,47 @@ class Client:
         for attempt in range(1 + self._retries):
             if attempt:
                 time.sleep(self._pause_s * 2 ** (attempt - 1))
+            deadline = time.monotonic() + self._timeout_s
             try:
-                answer = self._session.post(self._url, json=body, timeout=self._timeout_s)
-            except requests.RequestException as error:
+                with self._session.post(self._url, json=body, timeout=self._timeout_s, stream=True) as answer:
+                    text = _body(answer, deadline)
+            except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
                 failure = type(error).__name__
                 continue
             if answer.status_code < HTTPStatus.BAD_REQUEST:
-                return self._read(answer)
-            failure = f"status {answer.status_code}: {_shown(answer.text)}"
+                return self._read(text)
+            failure = f"status {answer.status_code}: {_shown(text)}"
             if (
                 answer.status_code < HTTPStatus.INTERNAL_SERVER_ERROR
             ):  # the same question gets the same answer
                 break
         raise RetrievalError(f"{self._url} cannot be searched: {failure} (after {attempt + 1} attempts)")
 
-    def _read(self, answer: requests.Response) -> dict[str, Any]:
+    def _read(self, text: bytes) -> dict[str, Any]:
         try:
-            read = answer.json()
-        except ValueError:
+            read = json.loads(text)
+        except (ValueError, RecursionError):
             read = None
         if not isinstance(read, dict):
             raise RetrievalError(
-                f"{self._url} answered with something else than a JSON object: {_shown(answer.text)}"
+                f"{self._url} answered with something else than a JSON object: {_shown(text)}"
             )
         return read
+
+
+def _body(answer: requests.Response, deadline: float) -> bytes:
+    """What was answered. A server that sends a byte now and then never exceeds the time that a socket may be silent.
+
+    Raises requests.Timeout, and an error of requests or urllib3 for an answer that breaks off.
+    """
+    body = b""
+    while chunk := answer.raw.read1():
+        body += chunk
+        if time.monotonic() > deadline:
+            raise requests.Timeout
+    if int(answer.headers.get("Content-Length", len(body))) > len(body):
+        raise requests.ConnectionError  # `read1` does not count
+    return body
 
 
 def _hit(record: Mapping[str, Any]) -> Hit:
@@ -102,7 +124,8 @@ def _hit(record: Mapping[str, Any]) -> Hit:
     return Hit(Passage(str(document["id"]), unquoted(title), text), float(record["score"]))
 
 
-def _shown(text: str) -> str:
+def _shown(body: bytes) -> str:
+    text = body.decode(errors="replace")
     return repr(text if len(text) <= SHOWN else text[:SHOWN] + " ...")
 
 
@@ -123,7 +146,12 @@ def make_server(retriever: Retriever, host: str, port: int, topk: int) -> Thread
                 self._send(HTTPStatus.NOT_FOUND, {"error": f"there is only POST {PATH} and GET /health"})
 
         def do_POST(self) -> None:
-            length = int(self.headers.get("Content-Length") or 0)
+            given = self.headers.get("Content-Length") or "0"
+            if not given.isdecimal():
+                self.close_connection = True
+                self._send(HTTPStatus.BAD_REQUEST, {"error": f"Content-Length is {given!r}"})
+                return
+            length = int(given)
             if length > LARGEST_REQUEST:
                 self.close_connection = True  # its body is not read
                 self._send(
@@ -143,7 +171,7 @@ def make_server(retriever: Retriever, host: str, port: int, topk: int) -> Thread
             try:
                 with lock:
                     found = retriever.search(queries, k)
-            except RetrievalError as error:
+            except (RetrievalError, ConfigError) as error:  # asked in vain, or the corpus is not what it was
                 self._send(HTTPStatus.BAD_GATEWAY, {"error": str(error)})
                 return
             self._send(HTTPStatus.OK, {"result": [[_record(hit, scores) for hit in hits] for hits in found]})
@@ -166,7 +194,7 @@ def read_request(body: bytes, topk: int) -> tuple[list[str], int, bool]:
     """(queries, k, whether scores are wanted) in either dialect. Raises ValueError with a sentence."""
     try:
         request = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"the request is not JSON: {error}") from error
     if not isinstance(request, dict):
         raise ValueError("the request must be a JSON object with 'queries' or 'query'")

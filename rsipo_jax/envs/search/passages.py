@@ -6,8 +6,9 @@ passage); lines are read from the file when they are asked for. A passage is kno
 
 from __future__ import annotations
 
-import hashlib
 import json
+import os
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from rsipo_jax.envs.search.index import sha256
 from rsipo_jax.validation import ConfigError
 
 
@@ -41,13 +43,13 @@ class Corpus:
             )
         self.path = path
         self._file = path.open("rb")
-        places, at = [0], 0
+        places, at = array("q", [0]), 0
         for line in self._file:
             at += len(line)
             places.append(at)
         if len(places) == 1:
             raise ConfigError(f"{path} holds no passage")
-        self._places = np.asarray(places, np.int64)
+        self._places = np.frombuffer(places, np.int64)
 
     def __len__(self) -> int:
         return len(self._places) - 1
@@ -68,23 +70,22 @@ class Corpus:
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} of {len(self)} passages")
         start, end = self._places[row : row + 2].tolist()
-        self._file.seek(start)
-        return parse_passage(self._file.read(end - start), f"{self.path}, line {row + 1}")
+        line = os.pread(self._file.fileno(), end - start, start)
+        return parse_passage(line, f"{self.path}, line {row + 1}")
 
     def __iter__(self) -> Iterator[Passage]:
         return (self[row] for row in range(len(self)))
 
     def fingerprint(self) -> str:
         """SHA-256 of the file: an index belongs to a corpus of these very bytes."""
-        with self.path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256(self.path)
 
 
 def parse_passage(line: bytes, where: str) -> Passage:
     """Raises ConfigError that begins with `where` when the line is not a passage."""
     try:
         record: Any = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(
             f"{where}: {error}; each line must be a JSON object with 'id' and 'contents'"
         ) from error

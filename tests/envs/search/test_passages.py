@@ -42,7 +42,7 @@ def test_the_last_line_may_lack_its_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["{", "[]", '{"id": 1}', '{"contents": "x"}', '{"id": 1, "contents": 2}', ""]
+    "line", ["{", "[" * 100_000, "[]", '{"id": 1}', '{"contents": "x"}', '{"id": 1, "contents": 2}', ""]
 )
 def test_a_corrupt_line_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "corpus.jsonl"

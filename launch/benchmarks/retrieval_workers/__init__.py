@@ -1,0 +1,1 @@
+"""The processes of `--suite=retrieval`: ours, and the libraries alone."""
