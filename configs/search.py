@@ -30,7 +30,7 @@ from rsipo_jax.validation import SEARCH_SETS, ConfigError, to_config_dict
 
 TINY = Config(
     env=EnvConfig(name="search", max_turns=5),
-    search=SearchConfig(people=240, train=800, dev=100, test=400, hits=1),
+    search=SearchConfig(people=480, train=1600, dev=100, test=400, hits=1),
     model=ModelSection(
         hidden_size=128,
         intermediate_size=384,
@@ -57,7 +57,7 @@ TINY = Config(
         steps=24, learning_rate=3e-4, minibatch_rows=16, microbatch_tokens=3584, checkpoint_every=5
     ),
     sft=SFTConfig(
-        games=400,
+        games=800,
         reading_questions=8,
         epochs=2,
         optimizer="muon",

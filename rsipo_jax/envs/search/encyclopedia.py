@@ -152,6 +152,22 @@ def make_encyclopedia(seed: int, people: int, questions: Mapping[str, int]) -> E
     return Encyclopedia(tuple(passages), examples)
 
 
+def make_leaflet(seed: str, people: int) -> list[tuple[Passage, tuple[Hop, ...]]]:
+    """The passages of a world of its own, each with all that it tells: something to practise reading on.
+
+    Raises ValueError as `make_encyclopedia` does.
+    """
+    rng = random.Random(f"leaflet/{seed}")
+    world = _world(rng, _names(rng), people, "leaflet")
+    return [
+        (
+            _passage(entity),
+            tuple(Hop(entity.name, entity.id, value, relation) for relation, value in entity.facts.items()),
+        )
+        for entity in world.entities.values()
+    ]
+
+
 def _names(rng: random.Random) -> dict[str, Iterator[str]]:
     """Names of each sort that never repeat: all pairs of their parts in a shuffled order."""
     stems = [a + b for a in _SYLLABLES for b in _SYLLABLES]

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rsipo_jax.envs.protocol import EnvPool, Task
-from rsipo_jax.envs.search.encyclopedia import Example, Hop
+from rsipo_jax.envs.search.encyclopedia import Example, Hop, make_leaflet
 from rsipo_jax.envs.search.pool import show
-from rsipo_jax.envs.search.retrieval import Retriever
+from rsipo_jax.envs.search.retrieval import Hit
 from rsipo_jax.skills.parsing import SKILL_KEY, SUMMARY_KEY, parse_skill
 from rsipo_jax.text.tags import (
     ANSWER_CLOSE,
@@ -30,6 +30,7 @@ from rsipo_jax.training.demonstrations.demonstration import READING, Demonstrati
 # to recover, and make the failures from which avoidance skills are written.
 NOISE = (0.0, 0.25)
 PASSAGES, FACTS = 3, 5  # shown and asked for in a reading question
+PER_LEAFLET, PEOPLE = 16, 12  # reading questions about a world, and persons in it
 COMPARISON = "comparison"  # the kind of question whose hops do not lead to each other
 
 
@@ -89,32 +90,25 @@ def expert_steps(example: Example) -> list[ExpertStep]:
     return [*steps, ExpertStep(thought, _answer(example.question.answers[0]))]
 
 
-def reading_questions(
-    examples: Sequence[Example], retriever: Retriever, seed: int, chars: int
-) -> Iterator[Demonstration]:
-    """A question for each example (which may come again) about passages that its and other examples' hops lead to.
+def reading_questions(task_ids: Sequence[str], seed: int, chars: int) -> Iterator[Demonstration]:
+    """A question for each task (which may come again): what is this of that, as some passages tell?
 
-    What is this of that, in which of some passages? A fresh network cannot read yet, and an episode asks it to find a name
-    in a text only a few times; here every few tokens do, in the words of thoughts.
+    A fresh network cannot read yet, and an episode asks it to find a name in a text only a few times; here every few tokens
+    do, in the words of thoughts. The passages are of worlds of their own, which change all the time: of one world it would
+    sooner learn the facts by heart.
     """
-    facts: dict[str, dict[str, Hop]] = {}  # passage -> relation -> the hop that reads it
-    for example in examples:
-        for hop in example.hops:
-            facts.setdefault(hop.passage, {})[hop.relation] = hop
-    passages = sorted(facts)
-    for number, example in enumerate(examples):
-        rng = random.Random(f"{seed}/{example.question.id}/reading/{number}")
-        own = example.hops[0].passage
-        others = rng.sample([p for p in passages if p != own], PASSAGES - 1)
-        shown = rng.sample([own, *others], PASSAGES)
-        hits = retriever.search([next(iter(facts[p].values())).query for p in shown], 1)
-        text = show([found[0] for found in hits if found], chars)
-        hops = [hop for p in shown for hop in facts[p].values()]
+    for number, task_id in enumerate(task_ids):
+        if number % PER_LEAFLET == 0:
+            leaflet = make_leaflet(f"{seed}/{number}", PEOPLE)
+        rng = random.Random(f"{seed}/{task_id}/reading/{number}")
+        shown = rng.sample(leaflet, PASSAGES)
+        text = show([Hit(passage, 1.0) for passage, _ in shown], chars)
+        hops = [hop for _, told in shown for hop in told]
         asked = rng.sample(hops, min(FACTS, len(hops)))
         question = f"{text}\nGive the {', the '.join(f'{hop.relation} of {hop.query}' for hop in asked)}."
-        told = " " + ", ".join(f"{hop.relation}: {hop.answer}" for hop in asked)
+        answers = " " + ", ".join(f"{hop.relation}: {hop.answer}" for hop in asked)
         yield Demonstration(
-            example.question.id, READING, "", (question, ""), ((),), (told,), (True,), won=False, analysis=""
+            task_id, READING, "", (question, ""), ((),), (answers,), (True,), won=False, analysis=""
         )
 
 

@@ -75,15 +75,14 @@ class Search:
         sft, seed, search = self._config.sft, self._config.seed, self._config.search
         tasks = chosen(self.tasks("train"), sft.games, seed)
         examples = [Example(self.data.question(task.id), self.data.hops(task.id)) for task in tasks]
-        retriever = self.retriever()
-        with closing(make_pool(self._config, self.data, retriever)) as pool:
+        with closing(self.pool()) as pool:
             for task, example in zip(tasks, examples, strict=True):
                 played = demonstrations(example, task, pool, seed, self._config.env.max_turns)
                 for i, demo in enumerate(played):
                     yield f"{task.id}/{i}", demo
-            every = examples * sft.reading_questions
-            for i, demo in enumerate(reading_questions(every, retriever, seed, search.passage_chars)):
-                yield f"{demo.task_id}/reading/{i}", demo
+        ids = [task.id for task in tasks] * sft.reading_questions
+        for i, demo in enumerate(reading_questions(ids, seed, search.passage_chars)):
+            yield f"{demo.task_id}/reading/{i}", demo
 
     def optimal_turns(self, tasks: Iterable[Task]) -> dict[str, int]:
         """See `World.optimal_turns`: a search for each hop, and the answer."""

@@ -118,18 +118,20 @@ def test_a_skill_tells_the_way_and_not_the_answer_and_makes_episodes_shorter(
     assert saved > 40
 
 
-def test_reading_questions_are_answered_by_the_passages_they_show(world: Search) -> None:
-    retriever = world.retriever()
-    asked = list(reading_questions(examples(world), retriever, 0, chars=200))
-    retriever.close()
-    assert len(asked) == 40 and {demo.kind for demo in asked} == {READING}
+def test_reading_questions_are_answered_by_the_passages_they_show_and_by_nothing_else() -> None:
+    ids = [f"train/{i}" for i in range(60)]
+    asked = list(reading_questions(ids, 0, chars=200))
+    assert [demo.task_id for demo in asked] == ids and {demo.kind for demo in asked} == {READING}
+    known: dict[tuple[str, str], set[str]] = {}
     for demo in asked:
         (text, _), (told,) = demo.observations, demo.responses
-        facts = [fact.strip().split(": ") for fact in told.split(", ")]
-        assert 1 <= len(facts) <= FACTS
-        for relation, value in facts:
-            assert value in text and f"{relation} of " in text
-    assert asked == list(reading_questions(examples(world), world.retriever(), 0, chars=200))
+        values = [fact.split(": ")[1] for fact in told.strip().split(", ")]
+        about = text.rpartition("\nGive the ")[2].removesuffix(".").split(", the ")
+        assert len(about) == len(values) <= FACTS and len(values) >= 1
+        for value, (relation, _, name) in zip(values, (a.partition(" of ") for a in about), strict=True):
+            assert value in text and f"(Title: {name})" in text
+            known.setdefault((relation, name), set()).add(value)
+    assert asked == list(reading_questions(ids, 0, chars=200)) != list(reading_questions(ids, 1, chars=200))
 
 
 def test_the_data_set_gives_back_what_was_played(world: Search, pool: EnvPool, tmp_path: Path) -> None:
