@@ -51,29 +51,30 @@ def demonstrations(
     """Two episodes per noise level: without a skill (with the skill to write at its end), then with that skill."""
     for level, noise in enumerate(NOISE):
         rng = random.Random(f"{seed}/{task.id}/{level}")
-        first, reached = _play(example, task, pool, rng, max_turns, noise, start=0)
-        analysis = annotate(example, reached, first.won)
+        first = _play(example, task, pool, rng, max_turns, noise)
+        analysis = annotate(example, first.won)
         yield replace(first, analysis=analysis)
-        start = 0 if example.question.kind == COMPARISON else min(reached, len(example.hops) - 1)
-        second, _ = _play(example, task, pool, rng, max_turns, 0.0, start)
+        second = _play(example, task, pool, rng, max_turns, 0.0)
         yield replace(second, skill=parse_skill(analysis).text)
 
 
-def annotate(example: Example, reached: int, won: bool) -> str:
-    """The JSON a policy should write after an episode that made the first `reached` hops.
+def annotate(example: Example, won: bool) -> str:
+    """The JSON a policy should write after an episode: the way to the answer, which the question alone implies.
 
-    It names the last thing that the episode found on its way, never the answer: of a comparison, where that is one of the
-    things to search for, it names the way only.
+    It names nothing that was found. That would make the next episode on this question shorter, but a teacher who knows it
+    shows a student how to guess: without the skill nobody can know it.
     """
-    hops = example.hops
+    relations = [hop.relation for hop in example.hops]
     if example.question.kind == COMPARISON:
-        skill = f"search both for the {hops[0].relation}, answer with the earlier one"
+        skill = f"search both for the {relations[0]}, answer with the earlier one"
         mistake = "do not answer before both are found; "
     else:
-        last = hops[min(reached, len(hops) - 1)]
-        rest = [hop.relation for hop in hops[hops.index(last) :]]
-        skill = f"search {last.query} for the {', then for the '.join(rest)}, answer with that"
-        mistake = f"do not answer before the {rest[-1]} is found; "
+        way = [
+            f"search for the {relations[0]}",
+            *(f"then for the {relation} of that" for relation in relations[1:]),
+        ]
+        skill = f"{', '.join(way)}, answer with the {relations[-1]}"
+        mistake = f"do not answer before the {relations[-1]} is found; "
     return json.dumps({SUMMARY_KEY: example.question.text, SKILL_KEY: skill if won else mistake + skill})
 
 
@@ -113,31 +114,24 @@ def reading_questions(task_ids: Sequence[str], seed: int, chars: int) -> Iterato
 
 
 def _play(
-    example: Example, task: Task, pool: EnvPool, rng: random.Random, max_turns: int, noise: float, start: int
-) -> tuple[Demonstration, int]:
-    """One episode from hop `start` on, and how many hops it has made at its end."""
-    steps, at = expert_steps(example), start
+    example: Example, task: Task, pool: EnvPool, rng: random.Random, max_turns: int, noise: float
+) -> Demonstration:
+    """One episode by the known way, with slips."""
+    steps, at = expert_steps(example), 0
     observation = pool.reset({0: task})[0]
     observations, responses, imitate = [observation.text], list[str](), list[bool]()
     while not observation.done and len(responses) < max_turns:
-        step = steps[at]
-        if at == start and start:  # what led here was not seen
-            hop = example.hops[at]
-            step = ExpertStep(f"{hop.relation} of {hop.query}", step.command)
         good = rng.random() >= noise
-        if good:
-            at = min(at + 1, len(example.hops))
-        else:
-            step = _slip(rng, example.hops, at, step)
+        step = steps[at] if good else _slip(rng, example.hops, at, steps[at])
+        at = min(at + good, len(example.hops))
         responses.append(step.response)
         imitate.append(good)
         observation = pool.step({0: step.command})[0]
         observations.append(observation.text)
-    played = Demonstration(
+    return Demonstration(
         task.id, task.kind, "", tuple(observations), ((),) * len(responses), tuple(responses), tuple(imitate),
         observation.won, analysis="",
     )  # fmt: skip
-    return played, at
 
 
 def _slip(rng: random.Random, hops: Sequence[Hop], at: int, step: ExpertStep) -> ExpertStep:
