@@ -107,6 +107,8 @@ def settings(default: str = "") -> tuple[Config, Path]:
 
 def _with_data(config: Config) -> Config:
     """`$ALFWORLD_DATA` written into the settings, so that the record of a run says which games it played."""
+    if config.env.name != "alfworld":
+        return config
     data = config.env.data or os.environ.get("ALFWORLD_DATA", "")
     return dataclasses.replace(config, env=dataclasses.replace(config.env, data=data))
 

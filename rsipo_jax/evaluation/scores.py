@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rsipo_jax.evaluation.panels import Panel
 
+RESAMPLES = 10_000  # of a bootstrap
 Z95 = 1.959963984540054  # 97.5% point of the standard normal distribution
 
 
@@ -161,7 +162,7 @@ def score(panel: Panel, episodes: Iterable[EpisodeScore]) -> Score:
 
 
 def paired_bootstrap(
-    a: Sequence[EpisodeScore], b: Sequence[EpisodeScore], resamples: int = 10_000, seed: int = 0
+    a: Sequence[EpisodeScore], b: Sequence[EpisodeScore], resamples: int = RESAMPLES, seed: int = 0
 ) -> PairedDifference:
     """Success of `b` minus success of `a` with its bootstrap 95% percentile interval, matched game by game.
 
@@ -191,6 +192,23 @@ def paired_bootstrap(
         gained=gained,
         lost=lost,
     )
+
+
+def mean_of_panels(panels: Sequence[Sequence[EpisodeScore]]) -> tuple[float, float, float]:
+    """Mean success of several panels, each weighted equally, in [0, 1], with its bootstrap 95% interval.
+
+    Episodes are drawn again within their panels; void ones are left out. Raises ValueError for a panel without valid ones.
+    """
+    rng, total = np.random.default_rng(0), np.zeros(RESAMPLES)
+    mean = 0.0
+    for episodes in panels:
+        won = [episode.won for episode in episodes if not episode.error]
+        if not won:
+            raise ValueError("a panel has no valid episode, so there is no mean over panels")
+        mean += sum(won) / len(won) / len(panels)
+        total += rng.binomial(len(won), sum(won) / len(won), RESAMPLES) / len(won) / len(panels)
+    low, high = np.percentile(total, [2.5, 97.5])
+    return mean, float(low), float(high)
 
 
 def _mean(values: NDArray[np.float64]) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
@@ -23,8 +23,9 @@ from rsipo_jax.envs.alfworld.textworld import EngineMissing
 from rsipo_jax.envs.protocol import Task
 from rsipo_jax.evaluation.panels import SPLIT_OF, Panel, build_panel
 from rsipo_jax.evaluation.play import play_plans
-from rsipo_jax.evaluation.scores import EpisodeScore, paired_bootstrap, score
+from rsipo_jax.evaluation.scores import EpisodeScore, mean_of_panels, paired_bootstrap, score
 from rsipo_jax.evaluation.teacher_student import BINNING, compare_with_teacher, comparison_record
+from rsipo_jax.methods import METHODS
 from rsipo_jax.reports.console import make_console, progress
 from rsipo_jax.reports.records import leaves, plain, read_records
 from rsipo_jax.reports.tables import STAGE_TITLES, panel_line, panel_table
@@ -34,40 +35,64 @@ from rsipo_jax.training.policies import kept_step, load_policy
 from rsipo_jax.training.watch import play_watched
 from rsipo_jax.training.worlds import open_world
 from rsipo_jax.training.worlds.alfworld import Alfworld
+from rsipo_jax.training.worlds.search import Search
 from rsipo_jax.validation import ConfigError
 
 EVALUATIONS = "evaluation.jsonl"
 HANDCODED_TURNS = 50  # ALFWorld's own limit
 
 
-def evaluate(config: Config, workdir: Path, name: str, step: int) -> None:
-    """Plays the panel `name` with a checkpoint of the run in `workdir` and compares with what the run recorded.
+def evaluate(config: Config, workdir: Path, names: Sequence[str], step: int) -> None:
+    """Plays panels with a checkpoint of the run in `workdir` and compares with what the run recorded.
 
     `step` -1 is the newest checkpoint, 0 the SFT policy. No record is written. Raises ConfigError when there is no such
-    checkpoint.
+    checkpoint or panel.
     """
     console = make_console()
-    step = kept_step(workdir, step)
+    step, with_skills = kept_step(workdir, step), METHODS[config.method].skill_at_test
+    measured = list[tuple[Panel, list[EpisodeScore]]]()
     with ExitStack() as stack:
         stack.enter_context(jax.set_mesh(setup.learner_mesh(config)))
         world = open_world(config, workdir)
-        panel = build_panel(name, world.tasks, config.seed, step)
+        panels = [build_panel(name, world.tasks, config.seed, step) for name in names]
         network = setup.load_network(config, workdir)
         params = load_policy(workdir, network, step)
         agent = setup.make_agent(config, world, network)
         stack.callback(agent.pool.close)
-        optimal = world.optimal_turns(panel.tasks)
-        with progress(console, f"{name}: games", len(panel.tasks)) as advance:
-            episodes = play_watched(agent, network.model, params, panel, step, optimal, advance)
-    record = _record(panel, episodes, "rl" if step else "sft", step)
-    console.print(panel_table([record]))
-    console.print(panel_line(record), soft_wrap=True)
-    console.print(f"panel hash {panel.hash}")
-    recorded = [r for r in _recorded(workdir) if (r["panel"], r["step"]) == (name, step)]
-    if not recorded:
-        console.print("the run has no record of this panel at this step")
-    for earlier in recorded:
-        console.print(_repeated(panel, episodes, earlier, workdir), soft_wrap=True)
+        for panel in panels:
+            optimal = world.optimal_turns(panel.tasks)
+            with progress(console, f"{panel.name}: episodes", len(panel.tasks)) as advance:
+                episodes = play_watched(
+                    agent, network.model, params, panel, step, optimal, advance, with_skills
+                )
+            measured.append((panel, episodes))
+        found = world.recall(panels) if isinstance(world, Search) else []
+    stage = ("rl" if step else "sft") + ("*" if with_skills else "")
+    for panel, episodes in measured:
+        record = _record(panel, episodes, stage, step)
+        console.print(panel_table([record]))
+        console.print(panel_line(record), soft_wrap=True)
+        console.print(f"panel hash {panel.hash}")
+        wanted = panel.name, step, with_skills
+        recorded = [
+            r for r in _recorded(workdir) if (r["panel"], r["step"], r["stage"].endswith("*")) == wanted
+        ]
+        if not recorded:
+            console.print("the run has no record of this panel at this step")
+        for earlier in recorded:
+            console.print(_repeated(panel, episodes, earlier, workdir), soft_wrap=True)
+    for name, share in found:
+        console.print(
+            f"{name}: one search with the question itself shows a passage that is needed for {100 * share.any_gold:.1f}% of "
+            f"{share.questions} questions whose passages are known, and all that are needed for "
+            f"{100 * share.all_golds:.1f}% ({config.search.hits} passages)",
+            soft_wrap=True,
+        )
+    if len(measured) > 1:
+        mean, low, high = mean_of_panels([episodes for _, episodes in measured])
+        console.print(
+            f"mean of the {len(measured)} panels: success {100 * mean:.1f}% [{100 * low:.1f}, {100 * high:.1f}]"
+        )
 
 
 def teacher_vs_student(config: Config, workdir: Path, name: str, step: int, episodes: int) -> None:
@@ -117,6 +142,8 @@ def _repeated(panel: Panel, episodes: list[EpisodeScore], earlier: Mapping[str, 
 def evaluate_planner(config: Config, workdir: Path, name: str) -> None:
     """Plays the panel `name` with the optimal planner, beside ALFWorld's handcoded expert. No policy is needed."""
     console = make_console()
+    if config.env.name != "alfworld":
+        raise ConfigError(f"config.env.name={config.env.name!r} has no planner: it plays 'alfworld' only")
     root = Alfworld(config, workdir).games
     panel = build_panel(name, partial(find_tasks, root), config.seed, 0)
     if reasons := left_out(root, SPLIT_OF[name]):

@@ -12,7 +12,9 @@ from rsipo_jax.envs.protocol import EnvPool, Task
 from rsipo_jax.envs.search.data import FOLDER as QUESTIONS
 from rsipo_jax.envs.search.data import make_pool, open_data, open_retriever
 from rsipo_jax.envs.search.encyclopedia import Example
+from rsipo_jax.envs.search.recall import Recall, recall
 from rsipo_jax.envs.search.retrieval import Retriever
+from rsipo_jax.evaluation.panels import Panel
 from rsipo_jax.reports.console import make_console, progress
 from rsipo_jax.text.tags import SEARCH_TAGS
 from rsipo_jax.training.demonstrations.demonstration import Demonstration
@@ -88,3 +90,17 @@ class Search:
         """See `World.optimal_turns`: a search for each hop, and the answer."""
         known = {task.id: len(self.data.hops(task.id)) for task in tasks}
         return {id_: hops + 1 for id_, hops in known.items() if hops}
+
+    def recall(self, panels: Iterable[Panel]) -> list[tuple[str, Recall]]:
+        """What one search with the question itself finds, for each panel with questions whose passages are known."""
+        with closing(self.retriever()) as retriever:
+            found = [
+                (panel.name, share)
+                for panel in panels
+                for share in recall(
+                    map(self.data.question, (task.id for task in panel.tasks)),
+                    retriever,
+                    self._config.search.hits,
+                ).values()
+            ]
+        return found
