@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rsipo_jax.envs.protocol import Task
 from rsipo_jax.evaluation.panels import Panel, make_panel
-from rsipo_jax.evaluation.scores import EpisodeScore, paired_bootstrap, score, wilson
+from rsipo_jax.evaluation.scores import EpisodeScore, mean_of_panels, paired_bootstrap, score, wilson
 
 
 def episodes(outcomes: list[bool | None], kind: str = "pick") -> list[EpisodeScore]:
@@ -146,3 +146,14 @@ def test_draws_of_one_game_are_episodes_of_their_own() -> None:
         score(panel, [rows[0], rows[0]])
     with pytest.raises(ValueError, match="only in panel 'p'"):
         score(panel, rows[:1])
+
+
+def test_the_mean_of_panels_weighs_each_the_same_and_has_the_spread_of_its_episodes() -> None:
+    few, many = episodes([True, True, False, False, None]), episodes([True] * 30 + [False] * 70)
+    mean, low, high = mean_of_panels([few, many])
+    assert mean == pytest.approx((0.5 + 0.3) / 2)
+    deviation = np.sqrt(0.25 / 4 + 0.21 / 100) / 2
+    assert (high - low) / 2 == pytest.approx(1.96 * deviation, rel=0.1) and low < mean < high
+    assert mean_of_panels([episodes([True] * 3)]) == (1.0, 1.0, 1.0)
+    with pytest.raises(ValueError, match="no valid episode"):
+        mean_of_panels([many, episodes([None])])

@@ -23,6 +23,8 @@ def evaluate(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["--policy=planner", "--step=3"], "--step has no effect with --policy=planner"),
         (["--policy=planner", "--config=configs/alfworld.py", "--workdir=LICENSE/in"], "LICENSE/in"),
         (["--panel=valid_seen"], "--config is missing"),
+        (["--policy=planner", "--panel=train,valid_seen"], "names several panels: this job plays one"),
+        (["--policy=planner", "--panel=trian"], "--panel=trian is unknown: choose of train,"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(arguments: list[str], named: str) -> None:

@@ -17,7 +17,7 @@ from tests.training.tiny_run import config, records
 
 def test_evaluation_repeats_the_recorded_result(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for step in (-1, 0):
-        evaluate(config(), finished, "valid_unseen", step)
+        evaluate(config(), finished, ["valid_unseen"], step)
         out = capsys.readouterr().out
         recorded = next(
             r
@@ -39,7 +39,7 @@ def test_a_result_that_differs_from_the_record_says_where(
         for episode in line["episodes"]:
             del episode["trace"]  # as in records of a time that did not know it
     (workdir / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    evaluate(config(), workdir, "valid_unseen", 0)
+    evaluate(config(), workdir, ["valid_unseen"], 0)
     last = lines[0]["episodes"][-1]["task_id"] if lines[0]["panel"] == "valid_unseen" else ""
     out = " ".join(capsys.readouterr().out.split())
     assert "DIFFERS from the run's own record in 1 games, the first valid_unseen/" in out and last in out
@@ -47,19 +47,19 @@ def test_a_result_that_differs_from_the_record_says_where(
 
 def test_a_checkpoint_that_is_not_there_is_one_sentence(finished: Path) -> None:
     with pytest.raises(ConfigError, match=r"no checkpoint of step 7: choose --step from \[0, 1, 2\]"):
-        evaluate(config(), finished, "valid_unseen", 7)
+        evaluate(config(), finished, ["valid_unseen"], 7)
 
 
 def test_there_is_nothing_to_evaluate_before_sft(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no policy yet"):
-        evaluate(config(), tmp_path, "valid_unseen", -1)
+        evaluate(config(), tmp_path, ["valid_unseen"], -1)
     assert not list(tmp_path.iterdir())
 
 
 def test_panels_that_the_run_did_not_record_are_played_too(
     finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    evaluate(config(), finished, "literature", 0)
+    evaluate(config(), finished, ["literature"], 0)
     out = " ".join(capsys.readouterr().out.split())
     assert "128 draws with repetition, 4 distinct games of 4; for published rows only" in out
     assert "no record of this panel" in out

@@ -9,6 +9,7 @@ import pytest
 
 from rsipo_jax.envs.search.encyclopedia import KINDS
 from rsipo_jax.training import loop
+from rsipo_jax.training.evaluate import evaluate, evaluate_planner
 from rsipo_jax.validation import ConfigError
 from tests.training.tiny_run import RECORDS, config, records, search_config
 
@@ -42,6 +43,20 @@ def test_a_stopped_run_goes_on_to_the_same_records(searched: Path, tmp_path: Pat
     loop.run(search_config(), workdir)
     for name in RECORDS:
         assert records(workdir, name) == records(searched, name), name
+
+
+def test_several_panels_are_measured_with_their_mean_and_what_the_retriever_finds(
+    searched: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluate(search_config(), searched, ["dev", "test"], -1)
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.count("equal to the run's own record") == 1 and out.count("no record of this panel") == 1
+    assert (
+        "dev: one search with the question itself" in out and "of 8 questions whose passages are known" in out
+    )
+    assert "mean of the 2 panels: success" in out
+    with pytest.raises(ConfigError, match=r"'search' has no planner"):
+        evaluate_planner(search_config(), searched, "test")
 
 
 def test_a_run_whose_retriever_finds_nothing_starts_from_the_same_policy(
