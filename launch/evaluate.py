@@ -6,9 +6,9 @@
                                                                                  the policy against itself with a skill
     python launch/evaluate.py --compare A B                                      two runs, game by game
 
-The first plays the panel, or several (--panel=A,B), with the newest checkpoint (or that of --step; 0 is the SFT policy) and says whether the result
-is the one the run recorded. The second needs no run: it plays the games of --config (default configs/alfworld.py), of
---workdir, or of $ALFWORLD_DATA. The third reads the records of two workdirs and plays nothing.
+The first plays the panel, or several (--panel=A,B), with the newest checkpoint (or that of --step; 0 is the SFT policy)
+and says whether the result is the one the run recorded. The second needs no run: it plays the games of --config (default
+configs/alfworld.py), of --workdir, or of $ALFWORLD_DATA. The last reads the records of two workdirs and plays nothing.
 """
 
 from pathlib import Path
