@@ -51,7 +51,9 @@ def strength(config: Config) -> Variants:
 
     Run it on a seed that the other studies do not use.
     """
-    rsipo = {f"rsipo_{distill}": {"method": "rsipo", "loss.distill": float(distill)} for distill in (1, 3, 10)}
+    rsipo = {
+        f"rsipo_{distill}": {"method": "rsipo", "loss.distill": float(distill)} for distill in (1, 3, 10)
+    }
     hybrid = {
         f"hybrid_{name}": {"method": "hybrid", "loss.distill": distill}
         for name, distill in {"0_3": 0.3, "3": 3.0}.items()
