@@ -25,6 +25,7 @@ from rsipo_jax.evaluation.panels import SPLIT_OF, Panel, build_panel
 from rsipo_jax.evaluation.play import play_plans
 from rsipo_jax.evaluation.scores import EpisodeScore, paired_bootstrap, score
 from rsipo_jax.evaluation.teacher_student import BINNING, compare_with_teacher, comparison_record
+from rsipo_jax.methods import METHODS
 from rsipo_jax.reports.console import make_console, progress
 from rsipo_jax.reports.records import leaves, plain, read_records
 from rsipo_jax.reports.tables import STAGE_TITLES, panel_line, panel_table
@@ -45,7 +46,7 @@ def evaluate(config: Config, workdir: Path, name: str, step: int) -> None:
     checkpoint.
     """
     console = make_console()
-    step = kept_step(workdir, step)
+    step, with_skills = kept_step(workdir, step), METHODS[config.method].skill_at_test
     with ExitStack() as stack:
         stack.enter_context(jax.set_mesh(setup.learner_mesh(config)))
         root = setup.prepare_games(config, workdir)
@@ -56,12 +57,14 @@ def evaluate(config: Config, workdir: Path, name: str, step: int) -> None:
         stack.callback(agent.pool.close)
         optimal = setup.optimal_turns(config, root, panel)
         with progress(console, f"{name}: games", len(panel.tasks)) as advance:
-            episodes = play_watched(agent, network.model, params, panel, step, optimal, advance)
-    record = _record(panel, episodes, "rl" if step else "sft", step)
+            episodes = play_watched(agent, network.model, params, panel, step, optimal, advance, with_skills)
+    star = "*" if with_skills else ""
+    record = _record(panel, episodes, "rl" if step else f"sft{star}", step)
     console.print(panel_table([record]))
     console.print(panel_line(record), soft_wrap=True)
     console.print(f"panel hash {panel.hash}")
-    recorded = [r for r in _recorded(workdir) if (r["panel"], r["step"]) == (name, step)]
+    wanted = name, step, with_skills
+    recorded = [r for r in _recorded(workdir) if (r["panel"], r["step"], r["stage"].endswith("*")) == wanted]
     if not recorded:
         console.print("the run has no record of this panel at this step")
     for earlier in recorded:
