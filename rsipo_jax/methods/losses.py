@@ -42,7 +42,8 @@ def as_gated_loss(
 ) -> tuple[Array, Array]:
     """A, and lambda w sg[sigmoid(b gap)] (sg[log pi_teacher] - log pi): SDAR's form (arXiv 2605.15155).
 
-    Its student is always the current policy: gap = log pi_teacher - log pi. The value is that of the clipped gap.
+    Its student is always the current policy: gap = log pi_teacher - log pi. It is clipped to +-delta_max here too (SDAR does
+    not), which bounds the value, and the gate by sigmoid(b delta_max).
     """
     now = stop_gradient(new)
     gap = jnp.clip(teacher - now, -cfg.distill_clip, cfg.distill_clip)

@@ -132,13 +132,15 @@ def step_metrics(
     return metrics
 
 
-def sampler_metrics(drift: Drift, work: Work) -> dict[str, float]:
+def sampler_metrics(drift: Drift, work: Sequence[Work]) -> dict[str, float]:
     """Whether the sampler can be believed, and how much of its work was spared or idle (shares in [0, 1])."""
+    prompt, reused = sum(w.prompt_tokens for w in work), sum(w.reused_tokens for w in work)
+    sampled, steps = sum(w.sampled_tokens for w in work), sum(w.slot_steps for w in work)
     return {
         "drift_mean": drift.mean,
         "drift_max": drift.largest,
-        "prompt_reuse": work.reused_tokens / max(work.prompt_tokens, 1),
-        "slot_use": work.sampled_tokens / max(work.slot_steps, 1),
+        "prompt_reuse": reused / max(prompt, 1),
+        "slot_use": sampled / max(steps, 1),
     }
 
 

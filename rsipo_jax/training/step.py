@@ -24,7 +24,7 @@ from rsipo_jax.models.lora import join
 from rsipo_jax.models.transformer import ModelConfig, Params
 from rsipo_jax.orders import order_stream
 from rsipo_jax.parallel.sharding import batch_shards
-from rsipo_jax.sampling.protocol import Sampling
+from rsipo_jax.sampling.protocol import Sampling, Work
 from rsipo_jax.skills.prior import PriorState
 from rsipo_jax.skills.tokens import token_shrinkage
 from rsipo_jax.skills.trust import trust, update_prior
@@ -104,13 +104,14 @@ def train_step(
     with phases("watch"):
         drift = watch(policy, learner.model, trajectories, config)
 
+    work: list[Work] = []  # of the sampler, before weights came that are not the last of this step
     skills: list[Skill] = []
     authors = np.arange(len(trajectories))
     replays: list[Trajectory] = []
     evidence = None
     if method.writes_skills:
         with phases("skills"):
-            skills, authors = _skills(learner, policy, trajectories, outcomes, step)
+            skills, authors = _skills(learner, policy, trajectories, outcomes, step, work)
     if method.replays:
         with phases("replay"):
             k = config.skill.replays
@@ -144,7 +145,7 @@ def train_step(
 
     metrics = step_metrics(
         trajectories, replays, skills, outcomes, evidence, rows, scores, credit, sums, norms, config, pulls
-    ) | sampler_metrics(drift, agent.sampler.work)
+    ) | sampler_metrics(drift, [*work, agent.sampler.work])
     sampled = sum(len(turn.response) for t in (*trajectories, *replays) for turn in t.turns)
     sampled += sum(len(t.writing.response) for t in trajectories if t.writing is not None)
     return StepResult(
@@ -156,16 +157,26 @@ def train_step(
 
 
 def _skills(
-    learner: Learner, policy: Params, trajectories: Sequence[Trajectory], outcomes: Outcomes, step: int
+    learner: Learner,
+    policy: Params,
+    trajectories: Sequence[Trajectory],
+    outcomes: Outcomes,
+    step: int,
+    work: list[Work],
 ) -> tuple[list[Skill], np.ndarray]:
-    """The skill that each episode is replayed and taught with, by `config.skill.source`, and the episode it is of."""
+    """The skill that each episode is replayed and taught with, by `config.skill.source`, and the episode it is of.
+
+    Loads reset the sampler's count of its work: what it had done before each is added to `work`.
+    """
     agent, config = learner.agent, learner.agent.config
     sampling = sampling_of(config.rollout)
     analysed = draw_analysed(trajectories, config.skill.per_task, config.seed, step)
     if config.skill.source == "static":
+        work.append(agent.sampler.work)
         agent.sampler.load(learner.reference, 0)
     skills = write_skills(agent, trajectories, step, sampling, analysed)
     if config.skill.source == "static":
+        work.append(agent.sampler.work)
         agent.sampler.load(policy, step - 1)
     if config.skill.source != "shuffled":
         return skills, np.arange(len(skills))

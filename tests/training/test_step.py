@@ -334,8 +334,17 @@ def test_a_static_source_writes_with_the_sft_policy_and_trains_no_writing(
             load(self, params, version),
         )[1],
     )
+    worked: list[int] = []
+    counted = step_module.sampler_metrics
+    monkeypatch.setattr(
+        step_module,
+        "sampler_metrics",
+        lambda drift, work: (worked.append(sum(w.prompt_tokens for w in work)), counted(drift, work))[1],
+    )
     result, sampler, rows, _, _ = run_step(tokenizer, with_skill(source="static"), monkeypatch)
     purposes = [r.address[0] for r in sampler.requests]
+    prompts = sum(len(r.prompt) for r in sampler.requests)
+    assert prompts > 0 and worked == [prompts]  # of all three weights, not of the last ones
     (policy, first), (reference, second), (again, third) = loaded
     assert policy is again and policy is not reference and first == 0
     assert set(purposes[second:third]) == {WRITE} and WRITE not in (*purposes[:second], *purposes[third:])
@@ -366,6 +375,35 @@ def test_the_log_says_what_the_teacher_and_the_reward_weighed(
     shares = [metrics[f"teacher_{name}"] for name in ("better", "equal", "worse")]
     assert shares == [0.5, 0.5, 0.0]
     assert metrics["distill_to_rl"] > 1e-6 and result.distill_scale == pytest.approx(1 / 1.25)
+
+
+def test_full_trust_gives_the_action_tokens_the_credit_of_the_hybrid(
+    tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Property 2 of the specification, and its exception: task 1 when its only replay is void."""
+    full = replace(config(), trust=TrustConfig(function="one"))
+    for replay in (["win"], ["break"]):
+        monkeypatch.setitem(SCRIPT, (REPLAY, 1, 1), replay)
+        (_, _, rows, _, one), (_, _, same, _, hybrid) = (
+            run_step(tokenizer, cfg, monkeypatch) for cfg in (full, config("hybrid"))
+        )
+        acting, here = rows.kind == ACTION, same.kind == ACTION
+        np.testing.assert_array_equal(one.advantages[acting], hybrid.advantages[here])
+        void = (rows.token_episode[acting] == 3) & (replay == ["break"])
+        np.testing.assert_array_equal(one.trust[acting], np.where(void, 0, hybrid.trust[here]))
+
+
+def test_a_cap_of_the_correction_needs_both_scores(
+    tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cfg = replace(config("grpo"), loss=LossConfig(importance_cap=1.5))
+    _, _, rows, scores, _ = run_step(tokenizer, cfg, monkeypatch)
+    acting = rows.kind == ACTION
+    assert scores.importance is not None
+    assert not np.array_equal(scores.old[acting], rows.logprobs[acting])  # scored, not taken from the sampler
+    expected = np.minimum(np.exp(scores.old - rows.logprobs), 1.5)[acting]
+    np.testing.assert_allclose(scores.importance[acting], expected, rtol=1e-5)
+    assert np.ptp(expected) > 0
 
 
 @pytest.mark.parametrize("hybrid", ["advantage", "gated_loss", "modulate"])
