@@ -3,12 +3,16 @@
 A study is a function from the settings of `--config` to its variants: name -> changed settings. A variant may change what
 first matters in the RL stage only; games, demonstrations, tokenizer and SFT policy are those of the seed.
 
-Two budgets. A method with replays plays up to 1 + K episodes where GRPO plays one, so beside `grpo` (as many steps, as many
-student episodes) there is `grpo_budget`, which plays as many episodes in all: (1 + K) times the steps. More steps rather
+A setting of `--config` that has no effect on a variant's method is at its default there.
+
+Two budgets. A method with replays plays up to 1 + K episodes where GRPO plays one (fewer with `skill.per_task`), so beside
+`grpo` (as many steps, as many student episodes) there is `grpo_budget`, which plays as many episodes in all, in so many
+times the steps. More steps rather
 than more tasks a step, because then nothing else differs from `grpo` (batch, rows of an update, age of the policy that
 acted), the additional episodes are played by a policy that has learned from the earlier ones, which is the better use of
-them, and up to the last step of `grpo` the two are one run (the learning rate is constant after its warm-up): its curve
-against all episodes played is GRPO's, at every budget. It makes (1 + K) times as many updates from the policy of a step
+them, and up to the last step of `grpo` the two are one run (where `train.warmup_ratio` is 0, as in the presets: a warm-up
+is a share of all steps): its curve against all episodes played is GRPO's, at every budget. It makes as many times more
+updates from the policy of a step
 as RSIPO, in GRPO's favour; so is that skills which cannot be read are not replayed.
 """
 
@@ -31,9 +35,11 @@ def methods(config: Config) -> Variants:
     `hybrid` has RSIPO's lambda and trusts fully, which is the comparison of the paper; `hybrid_weak` has a tenth of it, by
     which its teacher pulls about as strongly as RSIPO's does where skills help.
     """
+    group, steps = config.rollout.group_size, config.train.steps
+    replays = config.skill.replays * (config.skill.per_task or group)  # of a task
     return {
         "grpo": {"method": "grpo"},
-        "grpo_budget": {"method": "grpo", "train.steps": config.train.steps * (1 + config.skill.replays)},
+        "grpo_budget": {"method": "grpo", "train.steps": steps + round(steps * replays / group)},
         "hybrid": {"method": "hybrid"},
         "hybrid_weak": {"method": "hybrid", "loss.distill": config.loss.distill / 10},
         "opsd": {"method": "opsd"},

@@ -39,7 +39,7 @@ from rsipo_jax.reports.records import plain, replace_file
 from rsipo_jax.reports.run_log import check_config
 from rsipo_jax.reports.study import write
 from rsipo_jax.training.setup import MADE, SFT
-from rsipo_jax.validation import ConfigError, keys, to_config_dict, unknown_key, validated
+from rsipo_jax.validation import ConfigError, keys, relevant, to_config_dict, unknown_key, validated
 
 BASE = "base"  # stands where a variant's name does: what its seed's runs share
 OUTPUT = "output.txt"  # in a workdir: what its run printed
@@ -240,9 +240,10 @@ def _recorded(run: Run) -> int:
 
 
 def _changed(config: Config, changes: Mapping[str, Any]) -> Config:
+    """The settings with the changes; what `config` sets without an effect on this method is at its default."""
     changed = to_config_dict(config)
     changed.update_from_flattened_dict(changes)
-    return validated(changed)
+    return validated(relevant(changed, changes))
 
 
 def _check_variant(name: str, changes: Mapping[str, Any]) -> None:

@@ -216,6 +216,8 @@ class LossConfig:
     gamma: float = 0.95  # gigpo: discount of the returns from a turn on
     omega: float = 1.0  # gigpo: weight of what a turn did better than others from the same observation
     similarity: float = 1.0  # gigpo: observations this much alike are the same; 1: the same text
+    # The forms want strengths of their own: beside a `distill` of 0.03 here, the relatives have 0.001 (OPID, "advantage"),
+    # 0.01 (SDAR, "gated_loss") and 0.5 (RLSD and GRSD, "modulate"; at 0.03 an advantage changes by 0.6% at most).
     hybrid: str = "advantage"  # what the teacher changes: "advantage", "gated_loss" (SDAR), "modulate" (RLSD)
     teacher: str = (
         "behaviour"  # weights of the teacher: those that acted, or "current": scored anew before every update

@@ -10,15 +10,22 @@ import dataclasses
 import difflib
 import math
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from rsipo_jax.config import Config, LoraConfig, LossConfig, SearchConfig
+from rsipo_jax.config import Config, LoraConfig, SearchConfig
 
-METHODS = ("rsipo", "grpo", "hybrid", "opsd", "vanilla", "skill_prompt")
 ENVIRONMENTS = ("alfworld", "search")
+METHODS = ("rsipo", "grpo", "hybrid", "opsd", "vanilla", "skill_prompt")
+TEACHING = (
+    "rsipo",
+    "hybrid",
+    "opsd",
+)  # methods whose policy writes skills in training, for its teacher to read
+REPLAYING = ("rsipo",)  # those whose skills are replayed, and so judged and rewarded
+OUTCOMES = ("rsipo", "grpo", "hybrid")  # those whose acting tokens have an advantage
 ENGINES = ("fast", "textworld")
 GAME_VERSIONS = ("as_is", "2.1.1", "2.1.2")
 GOALS = ("templated", "human")
@@ -217,7 +224,7 @@ def validated(settings: ConfigDict | Mapping[str, Any]) -> Config:
         if not holds(values[key]):
             raise ConfigError(f"config.{key}={values[key]} is out of range: give a value {wanted}")
     sections = _check_model, _check_adapters, _check_context, _check_lengths, _check_panels, _check_search
-    for check in (*sections, _check_loss, _check_skills, _check_trust):
+    for check in (*sections, _check_loss, _check_skills, _check_trust, _check_idle):
         check(config)
     return config
 
@@ -450,21 +457,115 @@ def _check_search(config: Config) -> None:
         )
 
 
+@dataclasses.dataclass(frozen=True)
+class Idle:
+    """Settings that have no effect in some runs."""
+
+    settings: str  # dotted names, the section first: "loss.gamma omega similarity"
+    when: Callable[[Config], bool]
+    because: tuple[str, ...]  # the settings whose values are the reason
+    unless: str  # how they would have an effect
+
+    def named(self) -> list[str]:
+        section, _, names = self.settings.partition(".")
+        return [f"{section}.{name}" for name in names.split()]
+
+
+def _ever(config: Config, key: str) -> bool:
+    """Whether a strength with a schedule (`loss.distill`, `skill.eta`) is above 0 at some step."""
+    return setting(config, key) > 0 or setting(config, f"{key}_final") > 0
+
+
+def _writes(config: Config) -> bool:
+    """Whether the writing of skills is trained."""
+    return config.method in REPLAYING and config.skill.source == "own" and _ever(config, "skill.eta")
+
+
+# The first row that holds speaks. `loss.distill` is in none of them: a lambda chosen for a study stands in its base.
+IDLE = (
+    Idle("loss.gamma omega similarity", lambda c: c.loss.advantage != "gigpo", ("loss.advantage",),
+         "set config.loss.advantage='gigpo'"),
+    Idle("skill.eta_final", lambda c: c.skill.eta_schedule == "constant", ("skill.eta_schedule",),
+         "choose another schedule"),
+    Idle("loss.distill_final", lambda c: c.loss.distill_schedule == "constant", ("loss.distill_schedule",),
+         "choose another schedule"),
+    Idle("trust.function kappa c0 decay tau2_floor min_units tau2_start unit signed prior_class estimator",
+         lambda c: c.method not in REPLAYING, ("method",), "set config.method='rsipo', which measures skills"),
+    Idle("skill.replays eta eta_schedule adv_group valid_bonus long_penalty max_chars",
+         lambda c: c.method not in REPLAYING, ("method",), "set config.method='rsipo', which replays skills"),
+    Idle("loss.hybrid teacher gate_slope distill_clip distill_schedule distill_low distill_high",
+         lambda c: c.method not in TEACHING, ("method",), "choose a method with a teacher"),
+    Idle("skill.per_task source", lambda c: c.method not in TEACHING, ("method",), "choose a method with a teacher"),
+    Idle("trust.token_shrinkage", lambda c: c.method not in TEACHING, ("method",), "choose a method with a teacher"),
+    Idle("loss.advantage adv_stat distill_low distill_high", lambda c: c.method not in OUTCOMES, ("method",),
+         "choose a method with an advantage"),
+    Idle("loss.adv_stat distill_low distill_high", lambda c: c.loss.advantage == "none", ("loss.advantage",),
+         "give an advantage"),
+    Idle("loss.hybrid teacher gate_slope distill_clip distill_low distill_high",
+         lambda c: not _ever(c, "loss.distill"), ("loss.distill",), "give config.loss.distill above 0"),
+    Idle("trust.token_shrinkage signed", lambda c: not _ever(c, "loss.distill"), ("loss.distill",),
+         "give config.loss.distill above 0"),
+    Idle("loss.gate_slope", lambda c: c.loss.hybrid != "gated_loss", ("loss.hybrid",),
+         "set config.loss.hybrid='gated_loss'"),
+    Idle("trust.kappa", lambda c: c.trust.function != "pos_mean", ("trust.function",),
+         "set config.trust.function='pos_mean'"),
+    Idle("skill.eta eta_schedule adv_group valid_bonus long_penalty max_chars", lambda c: c.skill.source != "own",
+         ("skill.source",), "set config.skill.source='own', since only its writing is trained"),
+    Idle("skill.adv_group", lambda c: not _ever(c, "skill.eta"), ("skill.eta",), "give config.skill.eta above 0"),
+)  # fmt: skip
+
+
+def idle(config: Config) -> dict[str, Idle]:
+    """The settings that differ from their default and have no effect in this run, with the row of `IDLE` that says so.
+
+    A strength that is 0 is off, and says so itself.
+    """
+    default, found = Config(), dict[str, Idle]()
+    for row in IDLE:
+        for key in row.named() if row.when(config) else ():
+            if setting(config, key) != setting(default, key) and not (
+                key == "skill.eta" and not _ever(config, key)
+            ):
+                found.setdefault(key, row)
+    return found
+
+
+def relevant(settings: ConfigDict, kept: Collection[str]) -> ConfigDict:
+    """The settings with what has no effect (`idle`) back at its default, except `kept`: a base made for other methods."""
+    found = idle(_section(Config, settings.to_dict(), "config"))
+    changed = settings.copy_and_resolve_references()
+    changed.update_from_flattened_dict({key: setting(Config(), key) for key in found if key not in kept})
+    return changed
+
+
+def _check_idle(config: Config) -> None:
+    for key, row in idle(config).items():
+        reason = " and ".join(f"config.{name}={setting(config, name)!r}" for name in row.because)
+        raise ConfigError(
+            f"config.{key}={setting(config, key)!r} has no effect when {reason}: leave it at {setting(Config(), key)!r} or "
+            f"{row.unless}"
+        )
+
+
 def _check_loss(config: Config) -> None:
-    loss = config.loss
-    if loss.hybrid == "modulate" and (config.method == "opsd" or loss.advantage == "none"):
+    loss, skill = config.loss, config.skill
+    outcome = config.method in OUTCOMES and loss.advantage != "none"
+    if loss.hybrid == "modulate" and not outcome:
         raise ConfigError(
             "config.loss.hybrid='modulate' trains nothing without an advantage to modulate "
             f"(config.method={config.method!r}, config.loss.advantage={loss.advantage!r}): set it to 'advantage' or 'gated_loss'"
         )
-    if loss.advantage != "gigpo":
-        for key in ("gamma", "omega", "similarity"):
-            value, default = getattr(loss, key), getattr(LossConfig(), key)
-            if value != default:
-                raise ConfigError(
-                    f"config.loss.{key}={value} has no effect when config.loss.advantage={loss.advantage!r}: "
-                    f"leave it at {default} or set config.loss.advantage='gigpo'"
-                )
+    if 0 < loss.importance_cap < 1:
+        raise ConfigError(
+            f"config.loss.importance_cap={loss.importance_cap} would weaken every token, and a cap below 1 corrects nothing: "
+            "give at least 1, or 0 for no correction"
+        )
+    taught = config.method in TEACHING and _ever(config, "loss.distill")
+    if config.method in (*OUTCOMES, *TEACHING) and not (outcome or taught or _writes(config)):
+        raise ConfigError(
+            f"config.method={config.method!r} trains nothing with config.loss.advantage={loss.advantage!r}, "
+            f"config.loss.distill={loss.distill} and config.skill.eta={skill.eta}: give it an advantage or a teacher"
+        )
 
 
 def _check_skills(config: Config) -> None:
@@ -479,13 +580,12 @@ def _check_skills(config: Config) -> None:
             f"config.skill.source='shuffled' needs another task in a step: set config.rollout.tasks_per_step={tasks} to 2 "
             "or more"
         )
-    for key in ("skill.eta", "loss.distill"):
-        final = setting(config, f"{key}_final")
-        if setting(config, f"{key}_schedule") == "constant" and final:
-            raise ConfigError(
-                f"config.{key}_final={final} has no effect when config.{key}_schedule='constant': "
-                "set it to 0 or choose another schedule"
-            )
+    if skill.per_task == 1 and skill.adv_group != "batch" and _writes(config):
+        raise ConfigError(
+            f"config.skill.per_task=1 leaves no skill another of its task to be compared with (config.skill.adv_group="
+            f"{skill.adv_group!r}), so that writing would not be trained: set config.skill.adv_group='batch', "
+            "config.skill.eta=0.0 or config.skill.per_task=2"
+        )
     if loss.distill_low > loss.distill_high or (loss.distill_high and not loss.distill_low):
         raise ConfigError(
             f"config.loss.distill_low={loss.distill_low} and config.loss.distill_high={loss.distill_high} are no band: "
@@ -494,7 +594,7 @@ def _check_skills(config: Config) -> None:
 
 
 def _check_trust(config: Config) -> None:
-    trust, replays = config.trust, config.skill.replays
+    trust, replays, per_task = config.trust, config.skill.replays, config.skill.per_task
     if trust.unit != "task" and replays < 2:
         # The marginal of a Bernoulli draw with a random rate is the same whatever the variance of the rate.
         raise ConfigError(
@@ -508,13 +608,35 @@ def _check_trust(config: Config) -> None:
                     f"config.trust.{key}={value!r} is not defined for config.trust.unit='hier', whose skills share the prior "
                     "of their task and are weighed by its closed form: set one of the two otherwise"
                 )
-    if trust.prior_class == "outcome" and config.skill.source != "own":
+    if trust.unit == "hier" and per_task == 1:
         raise ConfigError(
-            f"config.trust.prior_class='outcome' is about the episode that wrote the skill, which with config.skill.source="
-            f"{config.skill.source!r} is not the one it teaches: set config.trust.prior_class='none'"
+            "config.trust.unit='hier' compares the skills of a task, of which config.skill.per_task=1 leaves one: set "
+            "config.skill.per_task to 2 or more, or config.trust.unit='skill'"
+        )
+    if trust.prior_class == "outcome" and config.skill.source == "shuffled":
+        raise ConfigError(
+            "config.trust.prior_class='outcome' is about the episode that wrote the skill, which with config.skill.source="
+            "'shuffled' is not the one it teaches: set config.trust.prior_class='none'"
         )
     if trust.signed and trust.function not in SIGNED_FUNCTIONS:
         raise ConfigError(
             f"config.trust.signed=True has no meaning for config.trust.function={trust.function!r}: "
             f"choose one of {', '.join(SIGNED_FUNCTIONS)}"
+        )
+    if trust.signed and config.loss.hybrid == "gated_loss":
+        raise ConfigError(
+            "config.trust.signed=True does not go with config.loss.hybrid='gated_loss', whose loss has no lower bound where "
+            "the teacher repels: set config.loss.hybrid='advantage' or config.trust.signed=False"
+        )
+    # At most so many units of a step, each counting `decay` times less at every later step.
+    units = config.rollout.tasks_per_step * (
+        (per_task or config.rollout.group_size) if trust.unit == "skill" else 1
+    )
+    units *= 2 if (trust.unit, trust.prior_class) == ("task", "outcome") else 1
+    measured = config.method in REPLAYING and trust.function not in ("raw", "one", "zero")
+    if measured and units < trust.min_units * (1.0 - trust.decay) * (1.0 - 1e-9):
+        raise ConfigError(
+            f"config.trust.min_units={trust.min_units} is never reached by {units} units a step with config.trust.decay="
+            f"{trust.decay}, so that the prior would stay at its start: give at most {int(units / (1.0 - trust.decay))}, or "
+            "a larger decay"
         )

@@ -25,3 +25,7 @@ def test_every_variant_validates_and_is_not_the_full_method(name: str, preset: s
     assert config.method == method
     assert all(setting(config, key) == value for key, value in overrides.items())
     assert (config == validated(plain)) == (name == "full")
+
+
+def test_no_two_variants_are_one_run() -> None:
+    assert len({str(variant) for variant in ABLATIONS.values()}) == len(ABLATIONS)

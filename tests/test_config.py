@@ -27,17 +27,22 @@ from rsipo_jax.validation import (
     ATTENTION,
     CHOICES,
     GAME_VERSIONS,
+    IDLE,
     METHODS,
+    OUTCOMES,
     PARSERS,
     PROJECTIONS,
     RANGES,
     REMAT,
+    REPLAYING,
     SEARCH_SETS,
     SIZES,
+    TEACHING,
     TRUST_FUNCTIONS,
     WINDOW_ONLY,
     ConfigError,
     keys,
+    relevant,
     setting,
     to_config_dict,
     validated,
@@ -116,7 +121,7 @@ def test_an_unknown_preset_lists_the_known_ones() -> None:
         ALFWORLD["get_config"]("huge")
 
 
-@pytest.mark.parametrize("key", [*RANGES, *CHOICES, *WINDOW_ONLY])
+@pytest.mark.parametrize("key", [*RANGES, *CHOICES, *WINDOW_ONLY, *(k for row in IDLE for k in row.named())])
 def test_every_rule_is_about_a_setting(key: str) -> None:
     assert key in keys()
 
@@ -309,6 +314,88 @@ def test_searches_that_can_be_made(changes: dict[str, Any]) -> None:
     assert all(setting(config, key.replace("__", ".")) == value for key, value in changes.items())
 
 
+NO_EFFECT: list[tuple[str, Any, dict[str, Any], str]] = [
+    ("trust__function", "raw", {"method": "hybrid"}, "config.method='hybrid'"),
+    ("trust__prior_class", "outcome", {"method": "opsd"}, "config.method='opsd'"),
+    ("trust__signed", True, {"method": "grpo"}, "config.method='grpo'"),
+    ("trust__min_units", 2, {"method": "vanilla"}, "config.method='vanilla'"),
+    ("skill__replays", 4, {"method": "hybrid"}, "config.method='hybrid'"),
+    ("skill__eta", 0.5, {"method": "opsd"}, "config.method='opsd'"),
+    ("skill__adv_group", "batch", {"method": "hybrid"}, "config.method='hybrid'"),
+    ("skill__valid_bonus", 0.1, {"method": "hybrid"}, "config.method='hybrid'"),
+    ("loss__advantage", "rloo", {"method": "opsd"}, "config.method='opsd'"),
+    ("loss__adv_stat", "rows", {"method": "opsd"}, "config.method='opsd'"),
+    ("loss__distill_high", 0.2, {"method": "opsd", "loss__distill_low": 0.2}, "config.method='opsd'"),
+    ("loss__distill_high", 0.2, {"loss__distill": 0.0, "loss__distill_low": 0.2}, "config.loss.distill=0.0"),
+    ("loss__distill_high", 0.2, {"loss__advantage": "none", "loss__distill_low": 0.2}, "config.loss.advantage='none'"),
+    ("loss__hybrid", "modulate", {"method": "grpo"}, "config.method='grpo'"),
+    ("loss__teacher", "current", {"method": "grpo"}, "config.method='grpo'"),
+    ("loss__distill_schedule", "linear", {"method": "grpo"}, "config.method='grpo'"),
+    ("skill__source", "static", {"method": "grpo"}, "config.method='grpo'"),
+    ("trust__token_shrinkage", True, {"method": "grpo"}, "config.method='grpo'"),
+    ("loss__gate_slope", 1.0, {}, "config.loss.hybrid='advantage'"),
+    ("trust__kappa", 2.0, {"trust__function": "prob"}, "config.trust.function='prob'"),
+    ("skill__eta", 0.5, {"skill__source": "shuffled"}, "config.skill.source='shuffled'"),
+    ("skill__adv_group", "batch", {"skill__source": "static"}, "config.skill.source='static'"),
+    ("loss__gamma", 0.5, {}, "config.loss.advantage='grpo'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value", "others", "reason"), NO_EFFECT)
+def test_what_has_no_effect_is_one_sentence_and_a_base_may_have_it(
+    name: str, value: Any, others: dict[str, Any], reason: str
+) -> None:
+    key = name.replace("__", ".")
+    settings = preset_with(**others, **{name: value})
+    with pytest.raises(ConfigError, match=r"config\.\S+=\S+ has no effect when ") as refusal:
+        validated(settings)
+    assert reason in str(refusal.value) and "\n" not in str(refusal.value)
+    base = validated(relevant(settings, ()))
+    assert setting(base, key) == setting(Config(), key)
+    assert relevant(to_config_dict(base), ()) == to_config_dict(base)
+
+
+@pytest.mark.parametrize("preset", ALFWORLD["PRESETS"])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_preset_takes_every_method(preset: str, method: str) -> None:
+    assert validated(preset_with(preset, method=method)).method == method
+    assert validated(preset_with(preset, method=method, skill__eta=0.0)).skill.eta == 0.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"method": "grpo", "loss__advantage": "none"}, r"config\.method='grpo' trains nothing"),
+        ({"method": "opsd", "loss__distill": 0.0}, r"config\.method='opsd' trains nothing"),
+        ({"skill__per_task": 1}, r"config\.skill\.per_task=1 leaves no skill another"),
+        ({"skill__per_task": 1, "skill__adv_group": "task_outcome"}, r"per_task=1 leaves no skill another"),
+        ({"trust__decay": 0.4}, r"config\.trust\.min_units=16 is never reached by 8 units a step .* at most 13,"),
+        ({"trust__unit": "hier", "skill__replays": 2, "skill__per_task": 1, "skill__adv_group": "batch"}, r"'hier' compares"),
+        ({"trust__signed": True, "loss__hybrid": "gated_loss"}, r"trust\.signed=True does not go with .*no lower bound"),
+        ({"loss__importance_cap": 0.5}, r"config\.loss\.importance_cap=0\.5 .*at least 1, or 0"),
+        ({"trust__prior_class": "outcome", "skill__source": "shuffled"}, r"is not the one it teaches"),
+    ],
+)  # fmt: skip
+def test_what_trains_or_learns_nothing_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        validated(preset_with(**changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"skill__per_task": 1, "skill__eta": 0.0},
+        {"skill__per_task": 1, "skill__adv_group": "batch"},
+        {"trust__decay": 0.5},
+        {"trust__prior_class": "outcome", "skill__source": "static"},  # written from the very episode
+        {"loss__distill": 0.0, "loss__distill_schedule": "linear", "loss__distill_final": 0.1, "loss__teacher": "current"},
+        {"method": "grpo", "loss__distill": 3.0},  # lambda of the study that it is a variant of
+    ],
+)  # fmt: skip
+def test_what_is_near_a_refusal_and_has_an_effect_is_taken(changes: dict[str, Any]) -> None:
+    validated(preset_with(**changes))
+
+
 def test_to_config_dict_round_trips() -> None:
     config = ALFWORLD["PRESETS"]["tiny"]
     assert validated(to_config_dict(config)) == config
@@ -317,6 +404,10 @@ def test_to_config_dict_round_trips() -> None:
 def test_the_known_names_are_those_of_the_registries() -> None:
     """Validation lists what the layers above it register; the two must not drift apart."""
     assert set(METHODS) == set(methods.METHODS)
+    known = methods.METHODS.items()
+    assert set(TEACHING) == {name for name, method in known if method.writes_skills}
+    assert set(REPLAYING) == {name for name, method in known if method.replays}
+    assert set(OUTCOMES) == {name for name, method in known if method.trains} - {"opsd"}
     assert set(GAME_VERSIONS) == {"as_is", *versions.VERSIONS}
     assert set(PARSERS) == set(actions.PARSERS)
     assert SEARCH_SETS == questions.SETS

@@ -17,6 +17,7 @@ import numpy as np
 
 from rsipo_jax.evaluation.scores import EpisodeScore
 from rsipo_jax.evaluation.seeds import Key, differences, kinds, mean_over_seeds, wins
+from rsipo_jax.methods import METHODS
 from rsipo_jax.reports.curves import WINDOW
 from rsipo_jax.reports.records import read_records
 from rsipo_jax.validation import ConfigError
@@ -31,14 +32,26 @@ def workdir_of(folder: Path, variant: str, seed: int) -> Path:
 
 
 def finished(workdir: Path) -> bool:
-    """Whether every panel that the run measured before RL is measured after its last step."""
-    if not (workdir / "config.json").exists():
+    """Whether every panel that the run measured before RL is measured after its last step.
+
+    A run that trains nothing has finished when each panel of its settings is measured.
+    """
+    settings = _settings(workdir)
+    if not settings:
         return False
-    steps, evaluations = _steps(workdir), read_records(workdir / "evaluation.jsonl")
+    evaluations = read_records(workdir / "evaluation.jsonl")
+    last = {r["panel"] for r in evaluations if r["stage"] == _last_stage(settings)}
+    if not METHODS[settings["method"]].trains:
+        return bool(last) and last == set(settings["eval"]["panels"])
+    steps = settings["train"]["steps"]
     before = {r["panel"] for r in evaluations if r["stage"] == "sft"}
-    return bool(before) and before == {
-        r["panel"] for r in evaluations if (r["stage"], r["step"]) == ("rl", steps)
-    }
+    after = {r["panel"] for r in evaluations if (r["stage"], r["step"]) == ("rl", steps)}
+    return bool(before) and before == after
+
+
+def _last_stage(settings: Record) -> str:
+    method = METHODS[settings["method"]]
+    return "rl" if method.trains else "sft*" if method.skill_at_test else "sft"
 
 
 def summarize(folder: Path) -> Record:
@@ -99,7 +112,7 @@ def _run(workdir: Path) -> Record:
     log = read_records(workdir / "log.jsonl")
     evaluations = read_records(workdir / "evaluation.jsonl")
     roles = Counter((r["step"], r["role"]) for r in read_records(workdir / "episodes.jsonl"))
-    done = finished(workdir)
+    settings, done = _settings(workdir), finished(workdir)
     episodes = {role: [roles[r["step"], role] for r in log] for role in ("act", "replay")}
     total = np.cumsum(np.add(episodes["act"], episodes["replay"])).astype(int).tolist()
     during = [(r["step"], r["score"]["success"]) for r in evaluations if r["stage"] == "during"]
@@ -108,11 +121,11 @@ def _run(workdir: Path) -> Record:
         "done": done,
         "state": "finished"
         if done
-        else f"stopped after step {len(log)} of {_steps(workdir)}"
-        if (workdir / "config.json").exists()
+        else f"stopped after step {len(log)} of {settings['train']['steps']}"
+        if settings
         else "missing",
         "sft": {r["panel"]: r for r in evaluations if r["stage"] == "sft"},
-        "rl": {r["panel"]: r for r in evaluations if r["stage"] == "rl"} if done else {},
+        "rl": {r["panel"]: r for r in evaluations if r["stage"] == _last_stage(settings)} if done else {},
         "student_episodes": sum(episodes["act"]),
         "replays": sum(episodes["replay"]),
         "seconds": [sum(r["seconds"].values()) for r in log],
@@ -129,8 +142,11 @@ def _run(workdir: Path) -> Record:
     }
 
 
-def _steps(workdir: Path) -> int:
-    return int(json.loads((workdir / "config.json").read_text(encoding="utf-8"))["train"]["steps"])
+def _settings(workdir: Path) -> Record:
+    """The settings of a run, {} when there is none."""
+    path = workdir / "config.json"
+    settings: Record = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return settings
 
 
 def _episodes(record: Mapping[str, Any]) -> list[EpisodeScore]:
@@ -167,12 +183,13 @@ def _use(runs: Sequence[Record]) -> Record | None:
     """What the finished runs of a variant took and what their skills were worth, means over seeds."""
     if not runs:
         return None
+    seconds = [second for run in runs for second in run["seconds"]]
     return {
         "steps": len(runs[0]["seconds"]),
         "student_episodes": float(np.mean([run["student_episodes"] for run in runs])),
         "episodes": float(np.mean([run["student_episodes"] + run["replays"] for run in runs])),
         "seconds": float(np.mean([sum(run["seconds"]) for run in runs])),
-        "seconds_per_step": float(np.median([second for run in runs for second in run["seconds"]])),
+        "seconds_per_step": float(np.median(seconds)) if seconds else 0.0,  # nothing is trained
         **{name: _metric([run["curve"][name] for run in runs]) for name in SKILL_METRICS},
     }
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jax import Array
 from jax.lax import stop_gradient
@@ -41,7 +42,8 @@ def as_gated_loss(
 ) -> tuple[Array, Array]:
     """A, and lambda w sg[sigmoid(b gap)] (sg[log pi_teacher] - log pi): SDAR's form (arXiv 2605.15155).
 
-    Its student is always the current policy: gap = log pi_teacher - log pi. The value is that of the clipped gap.
+    Its student is always the current policy: gap = log pi_teacher - log pi. It is clipped to +-delta_max here too (SDAR does
+    not), which bounds the value, and the gate by sigmoid(b delta_max).
     """
     now = stop_gradient(new)
     gap = jnp.clip(teacher - now, -cfg.distill_clip, cfg.distill_clip)
@@ -91,6 +93,28 @@ def taught(
     changed, extra = HYBRIDS[cfg.hybrid](adv, weight, teacher, student, new, cfg)
     advantages = jnp.where(trusted, changed, jnp.where(mask, adv, 0.0))
     return stop_gradient(advantages), jnp.where(trusted, extra, 0.0)
+
+
+def pull(adv: np.ndarray, weight: np.ndarray, gap: np.ndarray, cfg: LossConfig) -> np.ndarray:
+    """How much the teacher adds to the advantage of each token, in size: float64 [N], on the host.
+
+    That is to the factor of grad log pi in minus the loss, where the current policy is still the one that acted (the first
+    update of a step): what `taught` makes of A, less A, and of `gated_loss`, which leaves A alone, lambda w times the gate.
+
+    Args:
+        adv, weight: [N]; `weight` is lambda w.
+        gap: [N] log pi_teacher - log pi_student of the policy that acted; not read where `weight` is 0.
+    """
+    trusted = weight != 0.0
+    adv, weight, gap = (np.where(trusted, x, 0.0).astype(np.float64) for x in (adv, weight, gap))
+    if cfg.hybrid == "modulate":
+        agreement = np.clip(np.sign(adv) * gap, -MAX_LOG_RATIO, MAX_LOG_RATIO)
+        push = weight * np.clip(np.expm1(agreement), -MODULATION, MODULATION)
+        return np.abs(adv * np.maximum(push, MODULATION_FLOOR - 1.0))
+    gap = np.clip(gap, -cfg.distill_clip, cfg.distill_clip)
+    if cfg.hybrid == "gated_loss":
+        gap = 0.5 * (1.0 + np.tanh(0.5 * cfg.gate_slope * gap))  # the sigmoid, which cannot overflow
+    return np.abs(weight * gap)
 
 
 def policy_loss(logp_new: Array, logp_old: Array, advantages: Array, cfg: LossConfig) -> Array:

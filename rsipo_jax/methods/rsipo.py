@@ -17,7 +17,11 @@ class RSIPO:
     trains, writes_skills, replays, skill_at_test = True, True, True, False
 
     def credit(self, outcomes: Outcomes, skills: SkillEvidence | None, tokens: Tokens) -> Credit:
-        """The two formulas of the module docstring. An episode without a valid skill has no teacher: its w is 0."""
+        """The two formulas of the module docstring. An episode without a valid skill has no teacher: its w is 0.
+
+        With `trust.function` "one" the action tokens get what `hybrid` gives them, but in a unit whose replays were all void:
+        nothing is known of it, and its w is 0.
+        """
         assert skills is not None, "RSIPO needs skills"
         acting = acting_advantages(outcomes, tokens)
         writing = skill_advantages(outcomes, skills)[tokens.episode]

@@ -5,8 +5,19 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
+from rsipo_jax.config import SkillConfig
 from rsipo_jax.methods.advantages import group_advantages
-from rsipo_jax.methods.method import Outcomes, SkillEvidence
+from rsipo_jax.methods.method import Method, Outcomes, SkillEvidence
+
+
+def trains_writing(method: Method, cfg: SkillConfig) -> bool:
+    """Whether there is a loss on the tokens that wrote skills: where replays measure the skill that the policy wrote."""
+    return method.replays and cfg.source == "own"
+
+
+def rewarded(outcomes: Outcomes, skills: SkillEvidence) -> np.ndarray:
+    """bool [E]: skills whose reward is known. Not one that was never written, nor a readable one whose replays were void."""
+    return outcomes.valid & skills.written & (~skills.valid | np.asarray(skills.gains.skill_measured))
 
 
 def skill_advantages(outcomes: Outcomes, skills: SkillEvidence) -> np.ndarray:
@@ -16,8 +27,7 @@ def skill_advantages(outcomes: Outcomes, skills: SkillEvidence) -> np.ndarray:
     replay worse on average, are not written down as such; a skill alone in such a cell is compared within its task.
     "batch": of the step.
     """
-    # Out of its group stay a skill that was never written, and a readable one whose replays were all voided.
-    known = outcomes.valid & skills.written & (~skills.valid | np.asarray(skills.gains.skill_measured))
+    known = rewarded(outcomes, skills)  # the others stay out of their group
     if skills.adv_group == "batch":
         return _within(skills.rewards, np.zeros_like(outcomes.group), 1, known)
     within_task = _within(skills.rewards, outcomes.group, outcomes.num_groups, known)

@@ -100,15 +100,16 @@ def draw_analysed(trajectories: Sequence[Trajectory], per_task: int, seed: int, 
     return {i for members in chosen.values() for i in members}
 
 
-def shuffled_skills(skills: Sequence[Skill], group: np.ndarray, seed: int, step: int) -> list[Skill]:
-    """Each episode gets a skill of another task: a deliberately misleading source.
+def shuffled_authors(group: np.ndarray, seed: int, step: int) -> np.ndarray:
+    """Whose skill each episode gets, int [E], so that it is another task's: a deliberately misleading source.
 
     `group` int [E] is the task of each episode, all of one size, in order. The tasks are laid on a ring in a drawn order and
-    take the skills of their neighbours there, so that no task keeps its own.
+    take the skills of their neighbours there, so that no group keeps its own. A step that ends an epoch may draw a task
+    twice, in two groups, which may then be neighbours.
     """
     tasks = int(group.max()) + 1
     ring = order_stream(seed, "shuffled skills", step).permutation(tasks)
     neighbour = np.empty(tasks, np.int64)
     neighbour[ring] = np.roll(ring, 1)
     size = len(group) // tasks
-    return [skills[neighbour[x] * size + i % size] for i, x in enumerate(group)]
+    return neighbour[group] * size + np.arange(len(group)) % size

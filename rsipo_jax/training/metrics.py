@@ -11,7 +11,9 @@ import numpy as np
 from rsipo_jax.agents.trajectory import Trajectory
 from rsipo_jax.config import Config
 from rsipo_jax.methods import METHODS
+from rsipo_jax.methods.losses import pull
 from rsipo_jax.methods.method import Credit, Outcomes, SkillEvidence
+from rsipo_jax.methods.skill_credit import rewarded, trains_writing
 from rsipo_jax.sampling.protocol import Work
 from rsipo_jax.skills.writing import Skill
 from rsipo_jax.training.rows import ACTION, Rows
@@ -80,30 +82,35 @@ def step_metrics(
         return metrics
     acting = rows.kind == ACTION
     gap = (scores.teacher - scores.old)[acting]
-    clip = config.loss.distill_clip
-    pull = pulls[0] * np.abs(credit.trust[acting] * np.clip(gap, -clip, clip))
+    read = gap[evidence.valid[rows.token_episode[acting]]]  # where there is a skill to read
+    outcome, trusted = credit.advantages[acting], np.float32(pulls[0]) * credit.trust[acting]
     gains, weights = evidence.gains, evidence.trust
     measured, tasks = np.asarray(gains.skill_measured), np.asarray(gains.task_measured)
     judged = np.asarray(weights.variance) > 0  # units with evidence
     metrics |= {
         "distill": pulls[0],
-        "eta": pulls[1],
-        "prior_mean": _mean(np.asarray(weights.mu)),
-        "prior_variance": _mean(np.asarray(weights.tau2)),
-        "prior_skill_variance": _mean(np.asarray(weights.om2)),
-        "teacher_gap": _mean(gap),
-        "teacher_gap_abs": _mean(np.abs(gap)),
         "valid_skills": _mean(evidence.valid[evidence.written]),
         "distill_loss": total["distill"] / actions,
     }
-    if (outcome := _mean(np.abs(credit.advantages[acting]))) > 0.0:  # else there is nothing to compare with
-        metrics["distill_to_rl"] = _mean(pull) / outcome
-    if METHODS[config.method].replays:
+    if len(read):
+        metrics |= {"teacher_gap": _mean(read), "teacher_gap_abs": _mean(np.abs(read))}
+    if (size := _mean(np.abs(outcome))) > 0.0:  # else there is nothing to compare with
+        metrics["distill_to_rl"] = _mean(pull(outcome, trusted, gap, config.loss)) / size
+    method = METHODS[config.method]
+    if method.replays:
         metrics |= {
-            "skill_reward": _mean(evidence.rewards[evidence.written]),
+            "prior_mean": _mean(np.asarray(weights.mu)),
+            "prior_variance": _mean(np.asarray(weights.tau2)),
+            "prior_skill_variance": _mean(np.asarray(weights.om2)),
+        }
+    if trains_writing(method, config.skill):
+        metrics |= {
+            "eta": pulls[1],
             "skill_loss": total["skill_policy"] / written,
             "skill_kl": total["skill_kl"] / written,
         }
+        if (known := rewarded(outcomes, evidence)).any():
+            metrics["skill_reward"] = _mean(evidence.rewards[known])
     if measured.any():  # a step without one readable skill measures no gain
         task_gains = np.asarray(gains.task_gain, np.float64)[tasks]
         # Equal rates of different counts (2 of 4, 1 of 2) are equal: float32 rates differ in their last digit.
@@ -125,13 +132,15 @@ def step_metrics(
     return metrics
 
 
-def sampler_metrics(drift: Drift, work: Work) -> dict[str, float]:
+def sampler_metrics(drift: Drift, work: Sequence[Work]) -> dict[str, float]:
     """Whether the sampler can be believed, and how much of its work was spared or idle (shares in [0, 1])."""
+    prompt, reused = sum(w.prompt_tokens for w in work), sum(w.reused_tokens for w in work)
+    sampled, steps = sum(w.sampled_tokens for w in work), sum(w.slot_steps for w in work)
     return {
         "drift_mean": drift.mean,
         "drift_max": drift.largest,
-        "prompt_reuse": work.reused_tokens / max(work.prompt_tokens, 1),
-        "slot_use": work.sampled_tokens / max(work.slot_steps, 1),
+        "prompt_reuse": reused / max(prompt, 1),
+        "slot_use": sampled / max(steps, 1),
     }
 
 

@@ -33,9 +33,9 @@ def strengths(config: Config, step: int, scale: float) -> tuple[float, float]:
 def next_scale(scale: float, distill_to_rl: float, cfg: LossConfig) -> float:
     """The scale of the next step: lambda is moved towards [distill_low, distill_high] when the ratio left it.
 
-    The ratio is proportional to lambda, so the factor that brings it to the nearest end is known; it is taken up to
-    `STEP_OF_SCALE`, since the ratio of one step is noisy. A step without any pull of the teacher (no trust) or without a
-    trajectory advantage says nothing, and changes nothing.
+    The ratio (`losses.pull`) is proportional to lambda, of `modulate` as far as its floor, so the factor that brings it to
+    the nearest end is known; it is taken up to `STEP_OF_SCALE`, since the ratio of one step is noisy. A step without any
+    pull of the teacher (no trust) or without a trajectory advantage says nothing, and changes nothing.
     """
     if not cfg.distill_high or not 0.0 < distill_to_rl < math.inf:
         return scale

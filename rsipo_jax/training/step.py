@@ -14,21 +14,22 @@ import numpy as np
 
 from rsipo_jax.agents.rollout import ACT, REPLAY, Agent, Episode, rollout, sampling_of
 from rsipo_jax.agents.trajectory import Trajectory
-from rsipo_jax.config import RolloutConfig
+from rsipo_jax.config import Config, RolloutConfig
 from rsipo_jax.envs.protocol import Task
 from rsipo_jax.methods import METHODS
 from rsipo_jax.methods.advantages import replay_gains, skill_rewards
 from rsipo_jax.methods.method import Credit, Outcomes, SkillEvidence, Tokens, Turns
+from rsipo_jax.methods.skill_credit import rewarded, trains_writing
 from rsipo_jax.models.lora import join
 from rsipo_jax.models.transformer import ModelConfig, Params
 from rsipo_jax.orders import order_stream
 from rsipo_jax.parallel.sharding import batch_shards
-from rsipo_jax.sampling.protocol import Sampling
+from rsipo_jax.sampling.protocol import Sampling, Work
 from rsipo_jax.skills.prior import PriorState
 from rsipo_jax.skills.tokens import token_shrinkage
 from rsipo_jax.skills.trust import trust, update_prior
 from rsipo_jax.skills.units import count_units
-from rsipo_jax.skills.writing import Skill, draw_analysed, shuffled_skills, write_skills
+from rsipo_jax.skills.writing import Skill, draw_analysed, shuffled_authors, write_skills
 from rsipo_jax.training.metrics import Phases, sampler_metrics, step_metrics
 from rsipo_jax.training.packing import microbatch_bins, pack
 from rsipo_jax.training.rows import ACTION, SKILL, Rows, rows_from, teacher_rows
@@ -103,12 +104,14 @@ def train_step(
     with phases("watch"):
         drift = watch(policy, learner.model, trajectories, config)
 
+    work: list[Work] = []  # of the sampler, before weights came that are not the last of this step
     skills: list[Skill] = []
+    authors = np.arange(len(trajectories))
     replays: list[Trajectory] = []
     evidence = None
     if method.writes_skills:
         with phases("skills"):
-            skills = _skills(learner, policy, trajectories, outcomes, step)
+            skills, authors = _skills(learner, policy, trajectories, outcomes, step, work)
     if method.replays:
         with phases("replay"):
             k = config.skill.replays
@@ -121,12 +124,12 @@ def train_step(
             replays = rollout(agent, planned, REPLAY, step, sampling, on_done)
     if method.writes_skills:
         with phases("trust"):
-            evidence, prior = _weigh(trajectories, skills, replays, outcomes, prior, agent)
+            evidence, prior = _weigh(trajectories, skills, authors, replays, outcomes, prior, agent)
 
     with phases("score"):
-        # Writing is trained where replays measure the skill that the policy wrote; other rows of it need no scores.
-        trained = method.replays and config.skill.source == "own"
-        rows = rows_from(trajectories if trained else [replace(t, writing=None) for t in trajectories])
+        # Where writing is not trained, its rows need no scores.
+        trained = trajectories if trains_writing(method, config.skill) else _without_writing(trajectories)
+        rows = rows_from(trained)
         views = _teacher_views(agent, rows, skills)
         scores = _scores(learner, policy, rows, views, drift)
 
@@ -142,32 +145,47 @@ def train_step(
 
     metrics = step_metrics(
         trajectories, replays, skills, outcomes, evidence, rows, scores, credit, sums, norms, config, pulls
-    ) | sampler_metrics(drift, agent.sampler.work)
+    ) | sampler_metrics(drift, [*work, agent.sampler.work])
     sampled = sum(len(turn.response) for t in (*trajectories, *replays) for turn in t.turns)
     sampled += sum(len(t.writing.response) for t in trajectories if t.writing is not None)
     return StepResult(
         state, prior, next_scale(distill_scale, metrics.get("distill_to_rl", 0.0), config.loss), metrics,
         phases.seconds, sampled / phases.total,
         [_episode_record(t, "act") for t in trajectories] + [_episode_record(t, "replay") for t in replays],
-        _skill_records(trajectories, skills, evidence),
+        [] if evidence is None else _skill_records(trajectories, skills, authors, outcomes, evidence, rows, credit, config),
     )  # fmt: skip
 
 
 def _skills(
-    learner: Learner, policy: Params, trajectories: Sequence[Trajectory], outcomes: Outcomes, step: int
-) -> list[Skill]:
-    """The skill that each episode is replayed and taught with, by `config.skill.source`."""
+    learner: Learner,
+    policy: Params,
+    trajectories: Sequence[Trajectory],
+    outcomes: Outcomes,
+    step: int,
+    work: list[Work],
+) -> tuple[list[Skill], np.ndarray]:
+    """The skill that each episode is replayed and taught with, by `config.skill.source`, and the episode it is of.
+
+    Loads reset the sampler's count of its work: what it had done before each is added to `work`.
+    """
     agent, config = learner.agent, learner.agent.config
     sampling = sampling_of(config.rollout)
     analysed = draw_analysed(trajectories, config.skill.per_task, config.seed, step)
     if config.skill.source == "static":
+        work.append(agent.sampler.work)
         agent.sampler.load(learner.reference, 0)
     skills = write_skills(agent, trajectories, step, sampling, analysed)
     if config.skill.source == "static":
+        work.append(agent.sampler.work)
         agent.sampler.load(policy, step - 1)
-    if config.skill.source == "shuffled":
-        skills = shuffled_skills(skills, outcomes.group, config.seed, step)
-    return skills
+    if config.skill.source != "shuffled":
+        return skills, np.arange(len(skills))
+    authors = shuffled_authors(outcomes.group, config.seed, step)
+    return [skills[author] for author in authors], authors
+
+
+def _without_writing(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+    return [replace(t, writing=None) for t in trajectories]
 
 
 def _returns(trajectories: Sequence[Trajectory], agent: Agent) -> np.ndarray:
@@ -207,6 +225,7 @@ def _tokens(rows: Rows, trajectories: Sequence[Trajectory]) -> Tokens:
 def _weigh(
     trajectories: Sequence[Trajectory],
     skills: Sequence[Skill],
+    authors: np.ndarray,
     replays: Sequence[Trajectory],
     outcomes: Outcomes,
     prior: PriorState,
@@ -230,7 +249,7 @@ def _weigh(
     rewards = np.asarray(skill_rewards(gains.skill_gain, readable, chars, config.skill), np.float32)
     written = np.asarray([skill.written for skill in skills])
     return SkillEvidence(
-        written, readable, rewards, gains, belief, units.of_episode, won, config.skill.adv_group
+        written, readable, rewards, gains, belief, units.of_episode, won[authors], config.skill.adv_group
     ), prior
 
 
@@ -328,24 +347,35 @@ def _episode_record(t: Trajectory, role: str) -> dict:
 
 
 def _skill_records(
-    trajectories: Sequence[Trajectory], skills: Sequence[Skill], evidence: SkillEvidence | None
+    trajectories: Sequence[Trajectory],
+    skills: Sequence[Skill],
+    authors: np.ndarray,
+    outcomes: Outcomes,
+    evidence: SkillEvidence,
+    rows: Rows,
+    credit: Credit,
+    config: Config,
 ) -> list[dict]:
-    if evidence is None:
-        return []
-    gains, weights = evidence.gains, evidence.trust
-    measured = np.asarray(gains.skill_measured)
+    """What each episode was taught with and by how much; None where nothing was measured, rewarded or taught."""
+    gains, weights, unit = evidence.gains, evidence.trust, evidence.unit
+    acting = rows.kind == ACTION
+    # the weight of an episode is that of each of its action tokens
+    applied = dict(zip(rows.token_episode[acting].tolist(), credit.trust[acting].tolist(), strict=True))
+    trained = trains_writing(METHODS[config.method], config.skill)
     columns = {
-        "gain": np.asarray(gains.skill_gain), "reward": evidence.rewards,
-        "task_gain": np.asarray(gains.task_gain)[[t.group for t in trajectories]],
-        "posterior": np.asarray(weights.posterior_mean)[evidence.unit],
-        "trust": np.asarray(weights.weight)[evidence.unit],
+        "gain": (gains.skill_gain, gains.skill_measured),
+        "reward": (evidence.rewards, rewarded(outcomes, evidence) & trained),
+        "task_gain": (np.asarray(gains.task_gain)[outcomes.group], np.asarray(gains.task_measured)[outcomes.group]),
+        "posterior": (np.asarray(weights.posterior_mean)[unit], np.asarray(weights.variance)[unit] > 0),
     }  # fmt: skip
     return [
         {
             "text": skill.text, "summary": skill.summary, "valid": skill.valid, "status": skill.status,
-            "task": t.task.id, "group": t.group, "rollout": t.rollout, "source_won": t.won,
-            **{name: float(values[i]) for name, values in columns.items()},
-            "gain": float(columns["gain"][i]) if measured[i] else None,
+            "task": t.task.id, "group": t.group, "rollout": t.rollout,
+            "source_group": trajectories[author].group, "source_rollout": trajectories[author].rollout,
+            "source_won": trajectories[author].won,
+            **{name: float(values[i]) if known[i] else None for name, (values, known) in columns.items()},
+            "trust": applied.get(i),
         }
-        for i, (t, skill) in enumerate(zip(trajectories, skills, strict=True))
+        for i, (t, skill, author) in enumerate(zip(trajectories, skills, authors, strict=True))
     ]  # fmt: skip

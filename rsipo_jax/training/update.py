@@ -43,7 +43,9 @@ class Batch:
     teacher_logprobs: Array  # float32, with the skill in context; of the behaviour policy or the current one
     advantages: Array  # float32, of the trajectory (ACTION) or of the skill (SKILL)
     trust: Array  # float32, weight of the teacher's log-ratio
-    importance: Array | None = None  # float32, factor of the surrogate; None: 1 everywhere
+    importance: Array | None = (
+        None  # float32, factor of the surrogate and of the teacher's own loss; None: 1 everywhere
+    )
 
 
 @struct.dataclass
@@ -152,8 +154,11 @@ def rl_loss(
     advantages, extra = taught(
         batch.advantages, strengths[0] * batch.trust, batch.teacher_logprobs, old, new, action, cfg
     )
-    # The surrogate is linear in positive factors of the advantage: the importance weight is one.
+    # The surrogate is linear in positive factors of the advantage: the importance weight is one. A loss of the teacher's own
+    # is an expectation over the same sampled tokens.
     scale = 1.0 if batch.importance is None else batch.importance
+    if batch.importance is not None:
+        extra = batch.importance * extra
     acts, writes = (AVERAGES[cfg.average](mask, batch.segment_ids) for mask in (action, skill))
     act = loss_sums(new, old, ref, scale * advantages, action, acts, cfg)
     wrote = loss_sums(new, old, ref, scale * batch.advantages, skill, writes, cfg)

@@ -37,10 +37,12 @@ def write_run(
     success: Sequence[float] = (0.25, 0.5),
     replays: int = 0,
     trust: Sequence[float | None] = (),
+    method: str = "rsipo",
 ) -> None:
     """A run with 2 student episodes a step and `replays` replays; without `rl` its last measurement is not made."""
     workdir.mkdir(parents=True)
-    (workdir / "config.json").write_text(json.dumps({"train": {"steps": STEPS}}))
+    settings = {"method": method, "train": {"steps": STEPS}, "eval": {"panels": ["valid_seen"]}}
+    (workdir / "config.json").write_text(json.dumps(settings))
     log = [
         {"step": step, "success": s, "seconds": {"a": 1.0, "b": step}} for step, s in enumerate(success, 1)
     ]

@@ -79,6 +79,25 @@ def test_a_run_is_finished_when_all_its_panels_are_measured_again(folder: Path) 
     assert not finished(run)
 
 
+@pytest.mark.parametrize(("method", "stage"), [("vanilla", "sft"), ("skill_prompt", "sft*")])
+def test_a_method_that_trains_nothing_is_finished_when_it_is_measured(
+    folder: Path, method: str, stage: str
+) -> None:
+    write_run(folder / "late" / "seed1", "0001", success=(), method=method)
+    log = folder / "late" / "seed1" / "evaluation.jsonl"
+    measured = log.read_bytes().split(b"\n")[0].replace(b'"sft"', f'"{stage}"'.encode())
+    log.write_bytes(b"")
+    assert not finished(log.parent)
+    log.write_bytes(measured + b"\n")
+    assert finished(log.parent)
+    results = summarize(folder)
+    panel = results["panels"]["valid_seen"]
+    assert panel["rl"]["late"]["success"]["per_seed"] == (1 / 4,)
+    assert panel["sft"]["success"]["per_seed"] == (0, 1 / 4)
+    assert panel["minus"]["late"]["grpo"]["success"]["per_seed"] == pytest.approx((1 / 4 - 2 / 4,))
+    assert (results["use"]["late"]["steps"], results["use"]["late"]["seconds_per_step"]) == (0, 0)
+
+
 def test_no_study_and_damaged_records_are_one_sentence(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"study\.json cannot be read: name the --out"):
         summarize(tmp_path / "nowhere")

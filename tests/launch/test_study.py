@@ -186,6 +186,17 @@ def test_a_variant_that_is_none_is_one_sentence(
         study.plan(config(), variants, [0], tmp_path)
 
 
+def test_a_base_for_another_method_is_no_obstacle_but_a_variant_is_strict(tmp_path: Path) -> None:
+    base = config(**{"skill.replays": 2, "trust.unit": "skill", "loss.distill": 3.0})
+    runs = {run.name: run.config for run in study.plan(base, VARIANTS, [0], tmp_path)}
+    assert (runs["grpo/seed0"].skill.replays, runs["rsipo/seed0"].skill.replays) == (1, 2)
+    assert runs["grpo/seed0"].trust.unit == "task" and runs["grpo/seed0"].loss.distill == 3.0
+    with pytest.raises(
+        ConfigError, match=r"config\.skill\.replays=2 has no effect when config\.method='grpo'"
+    ):
+        study.plan(base, {"a": {"method": "grpo", "skill.replays": 2}}, [0], tmp_path)
+
+
 def test_a_study_needs_a_panel(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"config\.eval\.panels is empty"):
         study.plan(config(**{"eval.panels": ()}), VARIANTS, [0], tmp_path)
@@ -218,7 +229,7 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(launcher: str, arguments: lis
     assert named in result.stderr and result.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["tiny_methods", "misleading"])
+@pytest.mark.parametrize("name", ["tiny_methods", "misleading", "strength"])
 def test_the_studies_are_runs(name: str, tmp_path: Path) -> None:
     table = runpy.run_path(str(ROOT / "configs" / "studies.py"))
     variants = table["STUDIES"][name](config())
@@ -230,6 +241,8 @@ def test_the_budget_of_grpo_is_that_of_the_replays() -> None:
     table = runpy.run_path(str(ROOT / "configs" / "studies.py"))
     variants = table["STUDIES"]["tiny_methods"](config(**{"train.steps": 7, "skill.replays": 2}))
     assert variants["grpo_budget"] == {"method": "grpo", "train.steps": 21}
+    half = config(**{"train.steps": 7, "skill.replays": 4, "skill.per_task": 1, "skill.adv_group": "batch"})
+    assert table["STUDIES"]["tiny_methods"](half)["grpo_budget"]["train.steps"] == 7 + 7 * 4 // 2
 
 
 @pytest.mark.slow

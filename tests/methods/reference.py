@@ -52,9 +52,8 @@ def token(
             sign = math.copysign(1, advantage)
             g = min(max(math.exp(sign * (teacher - student)) - 1, -0.2), 0.2)
             advantage *= max(1 + weight * g, 0.1)
-    return (
-        importance * clipped(math.exp(new - old), advantage, cfg) + extra + cfg.kl * kl(new, ref, cfg.kl_kind)
-    )
+    sampled = clipped(math.exp(new - old), advantage, cfg) + extra
+    return importance * sampled + cfg.kl * kl(new, ref, cfg.kl_kind)
 
 
 def mean(values: np.ndarray, mask: np.ndarray, average: str) -> float:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jax import Array
 
 from rsipo_jax.config import LossConfig
-from rsipo_jax.methods.losses import AVERAGES, HYBRIDS, KL, loss_sums, policy_loss, taught
+from rsipo_jax.methods.losses import AVERAGES, HYBRIDS, KL, loss_sums, policy_loss, pull, taught
 from rsipo_jax.validation import CHOICES
 from tests.methods import reference
 from tests.methods.test_losses import MASK, NEW, OLD, TEACHER, TRUST, arrays, trajectory_advantages
@@ -247,6 +247,24 @@ def test_the_current_teacher_is_compared_with_the_current_student() -> None:
     np.testing.assert_array_equal(found, expected)
     other, _ = taught(*arrays(adv, weight, teacher, old, new), jnp.asarray(mask), here)
     assert np.abs(np.asarray(found - other)).max() > 1e-2
+
+
+@pytest.mark.parametrize("hybrid", HYBRIDS)
+def test_the_pull_is_what_the_teacher_adds_to_the_gradient(hybrid: str) -> None:
+    """At the policy that acted: the gradient by each log-probability with the teacher, less that without."""
+    cfg = LossConfig(hybrid=hybrid, distill_clip=0.5, kl=0.0)
+    gradient = jax.jit(jax.grad(total), static_argnums=7)
+    for seed, scale in itertools.product(range(5), (0.1, 1.0, 30.0)):
+        _, old, ref, other, adv, weight, mask = drawn(seed)
+        taught_by = old + scale * (other - old)
+        with jax.enable_x64(True):
+            rest = arrays(old, old, ref, taught_by, adv)
+            with_, without = (
+                gradient(*rest, *arrays(w), jnp.asarray(mask), cfg) for w in (weight, 0 * weight)
+            )
+        found = pull(adv[mask], weight[mask], (taught_by - old)[mask], cfg)
+        np.testing.assert_allclose(found, np.abs(with_ - without)[mask] * mask.sum(), atol=1e-9)
+        assert not pull(adv[mask], 0 * weight[mask], np.full(mask.sum(), np.nan), cfg).any()
 
 
 def test_a_sequence_counts_by_its_segment_wherever_it_is_packed() -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from rsipo_jax.evaluation.study import finished as study_finished
 from rsipo_jax.training.evaluate import compare, evaluate, evaluate_planner
+from rsipo_jax.training.loop import run
 from rsipo_jax.validation import ConfigError
 from tests.training.tiny_run import config, records
 
@@ -26,6 +28,22 @@ def test_evaluation_repeats_the_recorded_result(finished: Path, capsys: pytest.C
         )
         assert "equal to the run's own record" in out
         assert recorded["hash"] in out
+
+
+def test_a_method_with_skills_at_test_is_measured_with_them(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("games", "demonstrations", "tokenizer", "sft"):
+        shutil.copytree(finished / name, tmp_path / name)
+    skilled = config(**{"method": "skill_prompt", "eval.panels": ("valid_seen",)})
+    run(skilled, tmp_path)
+    (record,) = records(tmp_path, "evaluation.jsonl")
+    assert (record["stage"], record["step"]) == ("sft*", 0) and study_finished(tmp_path)
+    assert "SFT, skills at test*" in capsys.readouterr().out
+    for step in (-1, 0):
+        evaluate(skilled, tmp_path, "valid_seen", step)
+        out = capsys.readouterr().out
+        assert "equal to the run's own record" in out and "DIFFERS" not in out
 
 
 def test_a_result_that_differs_from_the_record_says_where(

@@ -28,6 +28,7 @@ from rsipo_jax.config import (
     RolloutConfig,
     SkillConfig,
     TrainConfig,
+    TrustConfig,
 )
 from rsipo_jax.envs.protocol import Observation, Task
 from rsipo_jax.methods.method import Credit
@@ -154,7 +155,10 @@ def test_credit_of_two_tasks(tokenizer: SentencePieceTokenizer, monkeypatch: pyt
     # The teacher differs from the student exactly where there is a skill to read.
     gap = scores.teacher - scores.old
     for e, readable in enumerate([True, True, False, True]):
-        assert bool(np.abs(gap[(episode == e) & (kind == ACTION)]).max() > 0) or not readable
+        largest = np.abs(gap[(episode == e) & (kind == ACTION)]).max()
+        assert largest > 1e-3 if readable else largest < 1e-5  # the same rows, packed otherwise
+    taught = (kind == ACTION) & (episode != 2)
+    assert result.metrics["teacher_gap_abs"] == pytest.approx(np.abs(gap[taught]).mean(), rel=1e-5)
 
     assert result.metrics["success"] == 0.25
     assert result.metrics["replay_success"] == pytest.approx(2 / 3)
@@ -162,7 +166,47 @@ def test_credit_of_two_tasks(tokenizer: SentencePieceTokenizer, monkeypatch: pyt
     assert result.metrics["valid_skills"] == 0.75
     assert result.metrics["valid_actions"] == pytest.approx(7 / 8)
     assert [s["gain"] for s in result.skills] == [0.5, -0.5, None, 1.0]
+    assert [s["reward"] for s in result.skills] == pytest.approx([0.5, -0.5, -1.2, 1.0])
+    assert result.metrics["skill_reward"] == pytest.approx((0.5 - 0.5 - 1.2 + 1.0) / 4)
+    assert [s["task_gain"] for s in result.skills] == [0.0, 0.0, 1.0, 1.0]
+    assert [s["posterior"] for s in result.skills] == pytest.approx([0, 0, weights[3], weights[3]])
+    assert [s["trust"] for s in result.skills] == pytest.approx(weights)  # what was applied
     assert float(result.prior.N[0]) == 2.0
+
+
+def test_what_was_not_measured_is_not_recorded(
+    tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without replays there are no gains, rewards or posterior, and the teacher has its full weight."""
+    for method in ("hybrid", "opsd"):
+        result, *_ = run_step(tokenizer, config(method), monkeypatch)
+        assert [s["trust"] for s in result.skills] == [1.0, 1.0, 0.0, 1.0]
+        for name in ("gain", "reward", "task_gain", "posterior"):
+            assert [s[name] for s in result.skills] == [None] * 4
+        unmeasured = {
+            "eta",
+            "prior_mean",
+            "prior_variance",
+            "prior_skill_variance",
+            "skill_reward",
+            "trust_mean",
+        }
+        assert not unmeasured & result.metrics.keys()
+        assert result.metrics["distill"] == 0.5
+
+
+def test_the_recorded_trust_is_the_one_applied(
+    tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shrinkage by token changes the weight of an episode; a void one is taught nothing."""
+    monkeypatch.setitem(SCRIPT, (ACT, 0, 1), ["look", "break"])
+    cfg = replace(config("hybrid"), trust=TrustConfig(token_shrinkage=True))
+    result, _, rows, _, credit = run_step(tokenizer, cfg, monkeypatch)
+    trusts = [s["trust"] for s in result.skills]
+    assert trusts[1] is None and trusts[2] == 0.0
+    assert any(0 < trusts[e] < 1 for e in (0, 3))
+    for e in (0, 3):
+        assert (credit.trust[(rows.token_episode == e) & (rows.kind == ACTION)] == trusts[e]).all()
 
 
 def test_a_skill_never_written_leaves_the_others_alone(
@@ -262,6 +306,10 @@ def test_a_misleading_source_gives_each_task_the_skills_of_the_other_and_trains_
     monkeypatch.setitem(SCRIPT, (REPLAY, 1, 0), ["look", "look"])  # with task 0's first skill
     result, sampler, rows, _, credit = run_step(tokenizer, with_skill(source="shuffled"), monkeypatch)
     assert [s["text"] for s in result.skills] == ["", "win", "win at once", "look"]
+    sources = [(s["source_group"], s["source_rollout"], s["source_won"]) for s in result.skills]
+    assert sources == [(1, 0, False), (1, 1, False), (0, 0, True), (0, 1, False)]
+    assert [s["reward"] for s in result.skills] == [None] * 4 and "eta" not in result.metrics
+    assert [s["gain"] for s in result.skills] == [None, -0.5, 0.0, 1.0]
     read = {
         r.address[2:4]: tokenizer.decode(r.prompt.tolist())
         for r in sampler.requests
@@ -286,8 +334,17 @@ def test_a_static_source_writes_with_the_sft_policy_and_trains_no_writing(
             load(self, params, version),
         )[1],
     )
+    worked: list[int] = []
+    counted = step_module.sampler_metrics
+    monkeypatch.setattr(
+        step_module,
+        "sampler_metrics",
+        lambda drift, work: (worked.append(sum(w.prompt_tokens for w in work)), counted(drift, work))[1],
+    )
     result, sampler, rows, _, _ = run_step(tokenizer, with_skill(source="static"), monkeypatch)
     purposes = [r.address[0] for r in sampler.requests]
+    prompts = sum(len(r.prompt) for r in sampler.requests)
+    assert prompts > 0 and worked == [prompts]  # of all three weights, not of the last ones
     (policy, first), (reference, second), (again, third) = loaded
     assert policy is again and policy is not reference and first == 0
     assert set(purposes[second:third]) == {WRITE} and WRITE not in (*purposes[:second], *purposes[third:])
@@ -301,6 +358,7 @@ def test_episodes_that_are_not_analysed_have_no_skill_and_no_teacher(
     result, sampler, rows, _, credit = run_step(tokenizer, with_skill(per_task=1), monkeypatch)
     left_out = [e for e, s in enumerate(result.skills) if s["status"] == "not_analysed"]
     assert len(left_out) == 2 and {e // 2 for e in left_out} == {0, 1}
+    assert all((result.skills[e]["reward"], result.skills[e]["trust"]) == (None, 0.0) for e in left_out)
     assert sum(r.address[0] == WRITE for r in sampler.requests) == 2
     of_left_out = np.isin(rows.token_episode, left_out)
     assert not credit.trust[of_left_out].any() and not (rows.kind[of_left_out] == SKILL).any()
@@ -317,6 +375,54 @@ def test_the_log_says_what_the_teacher_and_the_reward_weighed(
     shares = [metrics[f"teacher_{name}"] for name in ("better", "equal", "worse")]
     assert shares == [0.5, 0.5, 0.0]
     assert metrics["distill_to_rl"] > 1e-6 and result.distill_scale == pytest.approx(1 / 1.25)
+
+
+def test_full_trust_gives_the_action_tokens_the_credit_of_the_hybrid(
+    tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Property 2 of the specification, and its exception: task 1 when its only replay is void."""
+    full = replace(config(), trust=TrustConfig(function="one"))
+    for replay in (["win"], ["break"]):
+        monkeypatch.setitem(SCRIPT, (REPLAY, 1, 1), replay)
+        (_, _, rows, _, one), (_, _, same, _, hybrid) = (
+            run_step(tokenizer, cfg, monkeypatch) for cfg in (full, config("hybrid"))
+        )
+        acting, here = rows.kind == ACTION, same.kind == ACTION
+        np.testing.assert_array_equal(one.advantages[acting], hybrid.advantages[here])
+        void = (rows.token_episode[acting] == 3) & (replay == ["break"])
+        np.testing.assert_array_equal(one.trust[acting], np.where(void, 0, hybrid.trust[here]))
+
+
+def test_a_cap_of_the_correction_needs_both_scores(
+    tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cfg = replace(config("grpo"), loss=LossConfig(importance_cap=1.5))
+    _, _, rows, scores, _ = run_step(tokenizer, cfg, monkeypatch)
+    acting = rows.kind == ACTION
+    assert scores.importance is not None
+    assert not np.array_equal(scores.old[acting], rows.logprobs[acting])  # scored, not taken from the sampler
+    expected = np.minimum(np.exp(scores.old - rows.logprobs), 1.5)[acting]
+    np.testing.assert_allclose(scores.importance[acting], expected, rtol=1e-5)
+    assert np.ptp(expected) > 0
+
+
+@pytest.mark.parametrize("hybrid", ["advantage", "gated_loss", "modulate"])
+def test_the_share_of_the_teacher_is_that_of_its_form(
+    tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch, hybrid: str
+) -> None:
+    cfg = replace(config("hybrid"), loss=LossConfig(distill=0.5, hybrid=hybrid))
+    result, _, rows, scores, credit = run_step(tokenizer, cfg, monkeypatch)
+    added, outcome = [], []
+    for i in np.flatnonzero(rows.kind == ACTION):
+        gap, a = float(scores.teacher[i] - scores.old[i]), float(credit.advantages[i])
+        factor = {
+            "advantage": min(max(gap, -5.0), 5.0),
+            "gated_loss": 1 / (1 + np.exp(-5.0 * gap)),
+            "modulate": a * min(max(np.expm1(np.sign(a) * gap), -0.2), 0.2),
+        }[hybrid]
+        added.append(abs(0.5 * factor) if rows.token_episode[i] != 2 else 0.0)  # which has no readable skill
+        outcome.append(abs(a))
+    assert result.metrics["distill_to_rl"] == pytest.approx(sum(added) / sum(outcome), rel=1e-5)
 
 
 def test_gigpo_credits_each_turn_of_the_sampled_tokens(

@@ -36,7 +36,7 @@ def config(**changes: object) -> Config:
             "train.checkpoint_every": 1,
             "eval.every": 1,
             "eval.during": 2,
-            "trust.min_units": 2,
+            **({"trust.min_units": 2} if changes.get("method", "rsipo") == "rsipo" else {}),
             **changes,
         }
     )
