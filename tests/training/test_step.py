@@ -41,6 +41,7 @@ from rsipo_jax.training.rows import ACTION, CONTEXT, SKILL, Rows, rows_from
 from rsipo_jax.training.state import create_state, make_optimizer
 from rsipo_jax.training.step import Learner, train_step
 from rsipo_jax.training.update import Batch, TokenScores
+from rsipo_jax.validation import ConfigError
 from tests.agents.episodes import ScriptedPool, ScriptedSampler
 from tests.models import reference
 from tests.training.trajectories import trajectories
@@ -317,6 +318,18 @@ def test_the_log_says_what_the_teacher_and_the_reward_weighed(
     shares = [metrics[f"teacher_{name}"] for name in ("better", "equal", "worse")]
     assert shares == [0.5, 0.5, 0.0]
     assert metrics["distill_to_rl"] > 1e-6 and result.distill_scale == pytest.approx(1 / 1.25)
+
+
+def test_an_update_that_ruins_the_policy_stops_the_run(
+    tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cfg = config("grpo")
+    cfg = replace(cfg, train=replace(cfg.train, learning_rate=1e30, minibatch_rows=1))
+    with pytest.raises(ConfigError) as raised:
+        run_step(tokenizer, cfg, monkeypatch)
+    message = str(raised.value)
+    assert "of RL step 1 is nan" in message and "lower config.train.learning_rate=1e+30" in message
+    assert "\n" not in message and ". " not in message
 
 
 def test_gigpo_credits_each_turn_of_the_sampled_tokens(
