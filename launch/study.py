@@ -33,7 +33,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rsipo_jax.config import Config
-from rsipo_jax.evaluation.study import MANIFEST, finished, summarize, workdir_of
+from rsipo_jax.evaluation.study import MANIFEST, finished, read_manifest, summarize, workdir_of
 from rsipo_jax.reports.console import duration, make_console, progress
 from rsipo_jax.reports.records import plain, replace_file
 from rsipo_jax.reports.run_log import check_config
@@ -112,7 +112,8 @@ def study(
             if (run.workdir / SETTINGS).exists():
                 try:
                     check_config(run.workdir / SETTINGS, _record(run.config))
-                except ValueError as error:
+                    run.done()
+                except ValueError as error:  # a record is damaged, or of other settings
                     raise ConfigError(str(error)) from error
         replace_file(out / MANIFEST, [(json.dumps(manifest, indent=1) + "\n").encode("ascii")])
         (out / COMPILED).mkdir(exist_ok=True)
@@ -268,8 +269,7 @@ def _manifest(
     seeds: Sequence[int],
 ) -> dict[str, Any]:
     """What is in `out` from now on: earlier studies and seeds stay."""
-    path = out / MANIFEST
-    earlier = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    earlier = read_manifest(out) if (out / MANIFEST).exists() else {}
     return {
         "studies": list(dict.fromkeys([*earlier.get("studies", []), name])),
         "references": list(references),

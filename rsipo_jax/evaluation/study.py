@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,19 +36,21 @@ def workdir_of(folder: Path, variant: str, seed: int) -> Path:
 def finished(workdir: Path) -> bool:
     """Whether every panel that the run measured before RL is measured after its last step.
 
-    A run that trains nothing has finished when each panel of its settings is measured.
+    A run that trains nothing has finished when each panel of its settings is measured. Raises ConfigError for a damaged
+    record.
     """
-    settings = _settings(workdir)
-    if not settings:
-        return False
-    evaluations = read_records(workdir / "evaluation.jsonl")
-    last = {r["panel"] for r in evaluations if r["stage"] == _last_stage(settings)}
-    if not METHODS[settings["method"]].trains:
-        return bool(last) and last == set(settings["eval"]["panels"])
-    steps = settings["train"]["steps"]
-    before = {r["panel"] for r in evaluations if r["stage"] == "sft"}
-    after = {r["panel"] for r in evaluations if (r["stage"], r["step"]) == ("rl", steps)}
-    return bool(before) and before == after
+    with _damage_named(workdir):
+        settings = _settings(workdir)
+        if not settings:
+            return False
+        evaluations = read_records(workdir / "evaluation.jsonl")
+        last = {r["panel"] for r in evaluations if r["stage"] == _last_stage(settings)}
+        if not METHODS[settings["method"]].trains:
+            return bool(last) and last == set(settings["eval"]["panels"])
+        steps = settings["train"]["steps"]
+        before = {r["panel"] for r in evaluations if r["stage"] == "sft"}
+        after = {r["panel"] for r in evaluations if (r["stage"], r["step"]) == ("rl", steps)}
+        return bool(before) and before == after
 
 
 def _last_stage(settings: Record) -> str:
@@ -54,20 +58,56 @@ def _last_stage(settings: Record) -> str:
     return "rl" if method.trains else "sft*" if method.skill_at_test else "sft"
 
 
+@contextmanager
+def _damage_named(workdir: Path) -> Iterator[None]:
+    """What reading a run's records raises when they are not a run log's becomes a ConfigError."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{workdir} holds damaged records ({error}): repair them, or delete the folder and run its study again"
+        ) from error
+
+
 def summarize(folder: Path) -> Record:
     """The results of a study as plain JSON values. Raises ConfigError when there is no study or a record is damaged."""
     try:
-        study = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        runs = {
-            name: {seed: _run(workdir_of(folder, name, seed)) for seed in study["seeds"]}
-            for name in study["variants"]
-        }
+        study = read_manifest(folder)
+        return _results(
+            study,
+            {
+                name: {seed: _run(workdir_of(folder, name, seed)) for seed in study["seeds"]}
+                for name in study["variants"]
+            },
+        )
     except OSError as error:
         raise ConfigError(
             f"{error.filename} cannot be read: name the --out of an earlier launch/study.py"
         ) from error
-    except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"{folder} holds damaged records of a study: {error}") from error
+
+
+def read_manifest(folder: Path) -> Record:
+    """What the folder's study.json says. Raises ConfigError when it is damaged, OSError when there is none."""
+    path = folder / MANIFEST
+    try:
+        study = json.loads(path.read_text(encoding="utf-8"))
+        whole = isinstance(study["variants"], dict) and all(
+            isinstance(changes, dict) for changes in study["variants"].values()
+        )
+        for name, kind in (("studies", str), ("references", str), ("seeds", int)):
+            whole &= isinstance(study[name], list) and all(type(value) is kind for value in study[name])
+    except (KeyError, TypeError, ValueError):
+        whole = False
+    if not whole:
+        raise ConfigError(
+            f"{path} is not as launch/study.py writes it: delete it and run the study again, which keeps its finished runs"
+        )
+    return study
+
+
+def _results(study: Mapping[str, Any], runs: Mapping[str, Mapping[int, Record]]) -> Record:
     panels = sorted(
         {panel for seeds in runs.values() for run in seeds.values() for panel in (*run["sft"], *run["rl"])}
     )
@@ -108,7 +148,12 @@ def summarize(folder: Path) -> Record:
 
 
 def _run(workdir: Path) -> Record:
-    """What one workdir holds; nothing measured when it is not there."""
+    """What one workdir holds; nothing measured when it is not there. Raises ConfigError for a damaged record."""
+    with _damage_named(workdir):
+        return _recorded(workdir)
+
+
+def _recorded(workdir: Path) -> Record:
     log = read_records(workdir / "log.jsonl")
     evaluations = read_records(workdir / "evaluation.jsonl")
     roles = Counter((r["step"], r["role"]) for r in read_records(workdir / "episodes.jsonl"))
@@ -124,15 +169,15 @@ def _run(workdir: Path) -> Record:
         else f"stopped after step {len(log)} of {settings['train']['steps']}"
         if settings
         else "missing",
-        "sft": {r["panel"]: r for r in evaluations if r["stage"] == "sft"},
-        "rl": {r["panel"]: r for r in evaluations if r["stage"] == _last_stage(settings)} if done else {},
+        "sft": _measured(evaluations, "sft"),
+        "rl": _measured(evaluations, _last_stage(settings)) if done else {},
         "student_episodes": sum(episodes["act"]),
         "replays": sum(episodes["replay"]),
         "seconds": [sum(r["seconds"].values()) for r in log],
         "curve": {
             "step": [r["step"] for r in log],
             "episodes": total,
-            **{name: [r.get(name) for r in log] for name in ("success", *SKILL_METRICS)},
+            **{name: [_known(r.get(name), name) for r in log] for name in ("success", *SKILL_METRICS)},
             "during": [
                 {"step": step, "episodes": played[step], "success": success}
                 for step, success in during
@@ -149,13 +194,24 @@ def _settings(workdir: Path) -> Record:
     return settings
 
 
-def _episodes(record: Mapping[str, Any]) -> list[EpisodeScore]:
-    return [EpisodeScore(**row) for row in record["episodes"]]
+def _known(value: Any, name: str) -> Any:
+    if value is not None and not (isinstance(value, int | float) and math.isfinite(value)):
+        raise ValueError(f"the log's {name} is {value!r}")
+    return value
+
+
+def _measured(evaluations: Sequence[Record], stage: str) -> Record:
+    """Of each panel what the tables read of its measurement: its games' hash, and its episodes."""
+    return {
+        r["panel"]: {"hash": r["hash"], "episodes": [EpisodeScore(**row) for row in r["episodes"]]}
+        for r in evaluations
+        if r["stage"] == stage
+    }
 
 
 def _success(measured: Sequence[Mapping[str, Any]], panel: str) -> Record | None:
     """Success on a panel over the seeds that measured it, None when none did."""
-    seeds = [_episodes(of_seed[panel]) for of_seed in measured if panel in of_seed]
+    seeds = [of_seed[panel]["episodes"] for of_seed in measured if panel in of_seed]
     return _two_averages([wins(seed) for seed in seeds], kinds(seeds))
 
 
@@ -165,7 +221,7 @@ def _minus(runs: Mapping[int, Record], reference: Mapping[int, Record], panel: s
     for seed, run in runs.items():
         first, second = reference[seed]["rl"].get(panel), run["rl"].get(panel)
         if first and second and first["hash"] == second["hash"]:
-            pairs.append((_episodes(first), _episodes(second)))
+            pairs.append((first["episodes"], second["episodes"]))
     scores = [differences(first, second) for first, second in pairs]
     return _two_averages(scores, kinds([first for first, _ in pairs]))
 

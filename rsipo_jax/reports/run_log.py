@@ -219,7 +219,13 @@ def _write_config(folder: Path, config: Mapping[str, Any]) -> None:
 def check_config(path: Path, config: Mapping[str, Any], changeable: Collection[str] = ()) -> None:
     if not path.exists():
         raise ValueError(f"{path} does not exist: there is no run to resume there, so start one")
-    recorded, given = dict(leaves(json.loads(path.read_text()))), dict(leaves(config))
+    try:
+        recorded = dict(leaves(json.loads(path.read_text(encoding="utf-8"))))
+    except (AttributeError, ValueError) as error:
+        raise ValueError(
+            f"{path} holds no settings of a run ({error}): restore it, or choose another workdir"
+        ) from error
+    given = dict(leaves(config))
     for key in sorted((recorded.keys() | given.keys()) - set(changeable)):
         if recorded.get(key) != given.get(key):
             raise ValueError(

@@ -6,6 +6,7 @@ in `Method.credit` only.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -48,6 +49,7 @@ from rsipo_jax.training.update import (
     score,
 )
 from rsipo_jax.training.watch import Drift, watch
+from rsipo_jax.validation import ConfigError
 
 
 @dataclass(frozen=True)
@@ -308,7 +310,10 @@ def _update(
     step: int,
     pulls: tuple[float, float],
 ) -> tuple[TrainState, list[Sums], list[float]]:
-    """One epoch over the rows in shuffled mini-batches. Returns the state, sums per micro-batch, norms per update."""
+    """One epoch over the rows in shuffled mini-batches. Returns the state, sums per micro-batch, norms per update.
+
+    Raises ConfigError when a gradient is not finite: the parameters are lost.
+    """
     config = learner.agent.config
     cfg, loss = config.train, config.loss
     order = order_stream(config.seed, "rows", step).permutation(len(rows))
@@ -334,6 +339,12 @@ def _update(
             all_sums.append(sums)
         state, norm = apply_gradients(state, grads, rate, optimizer)
         norms.append(float(norm))
+        if not math.isfinite(norms[-1]):
+            raise ConfigError(
+                f"the gradient of update {len(norms)} of RL step {step} is {norms[-1]}, so nothing can be learned from here on: "
+                f"in another --workdir, lower config.train.learning_rate={cfg.learning_rate:g} or what the loss is multiplied "
+                "with (config.loss.distill, config.skill.eta, config.rollout.win_reward)"
+            )
     return state, all_sums, norms
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -44,8 +45,14 @@ def watch(params: Params, model: ModelConfig, trajectories: Sequence[Trajectory]
     row = rows.token_row[compared]
     worst = float(np.max(np.bincount(row, apart) / np.bincount(row)))
     drift = Drift(float(apart.mean()), float(apart.max()), apart.size)
-    if not worst <= config.rollout.max_drift:  # NaN too
-        version = sampled[0].policy_version
+    version = sampled[0].policy_version
+    if math.isnan(worst):
+        raise ConfigError(
+            f"the weights of step {version} give the sampled tokens log-probabilities that are nan, so training has left them no "
+            f"policy: in another --workdir, lower config.train.learning_rate={config.train.learning_rate:g} "
+            f"(config.sft.learning_rate={config.sft.learning_rate:g} if this is step 0)"
+        )
+    if not worst <= config.rollout.max_drift:  # infinity too
         raise ConfigError(
             f"with the weights of step {version} the sampler and the learner give the sampled tokens of a row "
             f"log-probabilities that are {worst:.3g} nats apart on average, more than "

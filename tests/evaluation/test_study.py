@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rsipo_jax.evaluation.study import finished, summarize
+from rsipo_jax.reports.study import markdown
 from rsipo_jax.validation import ConfigError
 from tests.evaluation.study_records import write_run, write_study
 
@@ -102,5 +103,46 @@ def test_no_study_and_damaged_records_are_one_sentence(tmp_path: Path, folder: P
     with pytest.raises(ConfigError, match=r"study\.json cannot be read: name the --out"):
         summarize(tmp_path / "nowhere")
     (folder / "grpo" / "seed0" / "log.jsonl").write_text("{\n")
-    with pytest.raises(ConfigError, match=r"damaged records of a study: .*log\.jsonl line 1"):
+    with pytest.raises(ConfigError, match=r"grpo/seed0 holds damaged records \(.*log\.jsonl line 1"):
         summarize(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("log", '{"step": 1, "success": NaN, "seconds": {}}'),
+        ("log", '{"step": 1, "success": "high", "seconds": {}}'),
+        ("log", '{"step": 1, "success": 0.5, "seconds": 3}'),
+        ("evaluation", '{"step": 0}'),
+        ("evaluation", '{"step": 0, "stage": "sft", "panel": "p", "hash": "", "episodes": [{"foo": 1}]}'),
+        ("evaluation", '{"step": 0, "stage": "sft", "panel": "p", "hash": ""}'),
+        ("episodes", '{"step": 1}'),
+    ],
+)
+def test_records_of_something_else_are_one_sentence(folder: Path, name: str, written: str) -> None:
+    (folder / "grpo" / "seed0" / f"{name}.jsonl").write_text(written + "\n")
+    with pytest.raises(ConfigError, match=r"grpo/seed0 holds damaged records \(.*\): repair"):
+        summarize(folder)
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["{", "[]", "{}", '{"studies": [], "references": 5, "seeds": [], "variants": {}}',
+     '{"studies": [], "references": [], "seeds": ["0"], "variants": {}}',
+     '{"studies": [], "references": [], "seeds": [], "variants": {"a": []}}'],
+)  # fmt: skip
+def test_a_manifest_of_something_else_is_one_sentence(folder: Path, written: str) -> None:
+    (folder / "study.json").write_text(written)
+    with pytest.raises(ConfigError, match=r"study\.json is not as launch/study\.py writes it"):
+        summarize(folder)
+
+
+def test_runs_without_rl_steps_are_reported(tmp_path: Path) -> None:
+    write_study(tmp_path, {"grpo": {}}, [0])
+    write_run(tmp_path / "grpo" / "seed0", "01", "01", success=())
+    (tmp_path / "grpo" / "seed0" / "config.json").write_text('{"train": {"steps": 0}}')
+    log = tmp_path / "grpo" / "seed0" / "evaluation.jsonl"
+    log.write_text(log.read_text().replace('{"step": 2,', '{"step": 0,'))
+    results = summarize(tmp_path)
+    assert results["runs"]["grpo"] == {"0": "finished"} and results["use"]["grpo"]["seconds_per_step"] == 0
+    assert "| grpo | 1 | 50.0 " in markdown(results)

@@ -164,6 +164,31 @@ def test_other_settings_are_refused_before_anything_runs(tmp_path: Path) -> None
     assert len(calls(out)) == 3 and (out / "study.json").read_bytes() == manifest
 
 
+@pytest.mark.usefixtures("stub")
+@pytest.mark.parametrize(
+    ("path", "written", "named"),
+    [
+        ("study.json", "{", r"study\.json is not as launch/study\.py writes it"),
+        ("grpo/seed0/config.json", "{", r"grpo/seed0/config\.json holds no settings of a run"),
+        (
+            "grpo/seed0/evaluation.jsonl",
+            "{\n",
+            r"grpo/seed0 holds damaged records \(.*evaluation\.jsonl line 1",
+        ),
+        ("grpo/seed0/evaluation.jsonl", '{"step": 0}\n', r"grpo/seed0 holds damaged records \('stage'\)"),
+    ],
+)
+def test_damaged_files_are_one_sentence_before_anything_runs(
+    tmp_path: Path, path: str, written: str, named: str
+) -> None:
+    out = tmp_path / "out"
+    run(out, seeds=(0,))
+    (out / path).write_text(written)
+    with pytest.raises(ConfigError, match=named):
+        run(out)
+    assert len(calls(out)) == 3
+
+
 @pytest.mark.parametrize(
     ("variants", "named"),
     [

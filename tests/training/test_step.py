@@ -42,6 +42,7 @@ from rsipo_jax.training.rows import ACTION, CONTEXT, SKILL, Rows, rows_from
 from rsipo_jax.training.state import create_state, make_optimizer
 from rsipo_jax.training.step import Learner, train_step
 from rsipo_jax.training.update import Batch, TokenScores
+from rsipo_jax.validation import ConfigError
 from tests.agents.episodes import ScriptedPool, ScriptedSampler
 from tests.models import reference
 from tests.training.trajectories import trajectories
@@ -423,6 +424,18 @@ def test_the_share_of_the_teacher_is_that_of_its_form(
         added.append(abs(0.5 * factor) if rows.token_episode[i] != 2 else 0.0)  # which has no readable skill
         outcome.append(abs(a))
     assert result.metrics["distill_to_rl"] == pytest.approx(sum(added) / sum(outcome), rel=1e-5)
+
+
+def test_an_update_that_ruins_the_policy_stops_the_run(
+    tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cfg = config("grpo")
+    cfg = replace(cfg, train=replace(cfg.train, learning_rate=1e30, minibatch_rows=1))
+    with pytest.raises(ConfigError) as raised:
+        run_step(tokenizer, cfg, monkeypatch)
+    message = str(raised.value)
+    assert "of RL step 1 is nan" in message and "lower config.train.learning_rate=1e+30" in message
+    assert "\n" not in message and ". " not in message
 
 
 def test_gigpo_credits_each_turn_of_the_sampled_tokens(

@@ -131,8 +131,11 @@ def test_another_policy_s_episodes_stop_the_run(model: ModelConfig, play: Callab
 
 def test_what_is_not_a_number_stops_the_run(model: ModelConfig, play: Callable) -> None:
     params = make_params(model)
-    with pytest.raises(ConfigError, match="nan nats apart"):
+    with pytest.raises(ConfigError) as raised:
         watch.watch(params | {"final_norm": params["final_norm"] * np.nan}, model, play(model), rolling())
+    message = one_sentence(raised)
+    assert "weights of step 7" in message and "lower config.train.learning_rate=" in message
+    assert "max_drift" not in message  # which cannot be raised above it
 
 
 def test_an_evaluation_stops_too_when_the_weights_are_changed_behind_the_sampler_s_back(
