@@ -53,8 +53,9 @@ TINY = Config(
     ),
     skill=SkillConfig(max_new_tokens=96),
     # Most groups lose whole at first and differ in malformed actions only: divided by their tiny standard deviation,
-    # these would drown the few wins. Trust is about 0.05 here, so the teacher needs a large lambda to be heard.
-    loss=LossConfig(mean_norm=True, kl=0.002, distill=3.0),
+    # these would drown the few wins. Larger lambdas (1, 3) made RSIPO worse: these skills tell where things lie in one
+    # game, which a student without them cannot know, so their teacher is no good example even where it wins.
+    loss=LossConfig(mean_norm=True, kl=0.002, distill=0.3),
     train=TrainConfig(
         steps=24, learning_rate=3e-4, minibatch_rows=16, microbatch_tokens=3584, checkpoint_every=5
     ),

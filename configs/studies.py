@@ -33,7 +33,7 @@ def methods(config: Config) -> Variants:
     """The methods of the paper's main table, and RSIPO without the training of its skills.
 
     `hybrid` has RSIPO's lambda and trusts fully, which is the comparison of the paper; `hybrid_weak` has a tenth of it, by
-    which its teacher pulls about as strongly as RSIPO's does where skills help.
+    which its teacher pulls about as strongly as RSIPO's does where skills help (trust of 0.1).
     """
     group, steps = config.rollout.group_size, config.train.steps
     replays = config.skill.replays * (config.skill.per_task or group)  # of a task
