@@ -591,20 +591,6 @@ def _check_skills(config: Config) -> None:
             f"config.loss.distill_low={loss.distill_low} and config.loss.distill_high={loss.distill_high} are no band: "
             "give 0 < low <= high, or 0 for both"
         )
-    strongest = loss.distill if loss.distill_schedule == "constant" else max(loss.distill, loss.distill_final)
-    if loss.distill_high and (loss.advantage == "none" or not strongest):
-        raise ConfigError(
-            f"config.loss.distill_low={loss.distill_low} and config.loss.distill_high={loss.distill_high} have no effect when "
-            f"config.loss.distill={loss.distill} and config.loss.advantage={loss.advantage!r}, because the band is kept by "
-            "adapting the one to the other: set both to 0, or give a distill above 0 and an advantage"
-        )
-    eta = skill.eta if skill.eta_schedule == "constant" else max(skill.eta, skill.eta_final)
-    trained = config.method == "rsipo" and skill.source == "own" and eta
-    if skill.per_task == 1 and trained and skill.adv_group != "batch":
-        raise ConfigError(
-            f"config.skill.per_task=1 leaves a skill none to be judged against with config.skill.adv_group={skill.adv_group!r}, "
-            "so that writing is never trained: give 2 or more, or set config.skill.adv_group='batch' or config.skill.eta=0"
-        )
 
 
 def _check_trust(config: Config) -> None:
@@ -616,11 +602,6 @@ def _check_trust(config: Config) -> None:
             "of each skill says nothing about how much skills differ: give more replays or set config.trust.unit='task'"
         )
     if trust.unit == "hier":
-        if config.skill.per_task == 1:
-            raise ConfigError(
-                "config.skill.per_task=1 shows nothing of how the skills of a task differ, so that with config.trust.unit='hier' "
-                "the starting prior would stay: give 2 or more, or set config.trust.unit='skill'"
-            )
         for key, value in (("prior_class", "outcome"), ("estimator", "dersimonian_laird")):
             if getattr(trust, key) == value:
                 raise ConfigError(

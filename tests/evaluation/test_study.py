@@ -140,7 +140,7 @@ def test_a_manifest_of_something_else_is_one_sentence(folder: Path, written: str
 def test_runs_without_rl_steps_are_reported(tmp_path: Path) -> None:
     write_study(tmp_path, {"grpo": {}}, [0])
     write_run(tmp_path / "grpo" / "seed0", "01", "01", success=())
-    (tmp_path / "grpo" / "seed0" / "config.json").write_text('{"train": {"steps": 0}}')
+    (tmp_path / "grpo" / "seed0" / "config.json").write_text('{"method": "grpo", "train": {"steps": 0}}')
     log = tmp_path / "grpo" / "seed0" / "evaluation.jsonl"
     log.write_text(log.read_text().replace('{"step": 2,', '{"step": 0,'))
     results = summarize(tmp_path)

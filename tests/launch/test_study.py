@@ -254,7 +254,7 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(launcher: str, arguments: lis
     assert named in result.stderr and result.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["tiny_methods", "misleading", "strength"])
+@pytest.mark.parametrize("name", ["tiny_methods", "misleading"])
 def test_the_studies_are_runs(name: str, tmp_path: Path) -> None:
     table = runpy.run_path(str(ROOT / "configs" / "studies.py"))
     variants = table["STUDIES"][name](config())
