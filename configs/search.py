@@ -30,7 +30,7 @@ from rsipo_jax.validation import SEARCH_SETS, ConfigError, to_config_dict
 
 TINY = Config(
     env=EnvConfig(name="search", max_turns=5),
-    search=SearchConfig(people=480, train=1600, dev=100, test=400, hits=1),
+    search=SearchConfig(people=480, demonstrated=1600, train=800, dev=100, test=400, hits=1),
     model=ModelSection(
         hidden_size=128,
         intermediate_size=384,
@@ -52,14 +52,14 @@ TINY = Config(
         invalid_penalty=0.01,
     ),
     skill=SkillConfig(max_new_tokens=96, leak_guard=True),
-    loss=LossConfig(mean_norm=True, kl=0.002, distill=3.0),
+    loss=LossConfig(mean_norm=True, kl=0.002, distill=0.3),
     train=TrainConfig(
         steps=24, learning_rate=3e-4, minibatch_rows=16, microbatch_tokens=3584, checkpoint_every=5
     ),
     sft=SFTConfig(
-        games=800,
-        reading_questions=8,
-        epochs=2,
+        games=1200,
+        reading_questions=5,
+        epochs=1,
         optimizer="muon",
         learning_rate=5e-3,
         batch_tokens=1792,

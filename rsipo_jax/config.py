@@ -63,7 +63,8 @@ class SearchConfig:
     index: str = ""  # bm25, dense: folder of the index, built where it is missing; "": in the workdir
     train_sets: tuple[str, ...] = ("nq", "hotpotqa")  # data sets whose training questions are trained on
     people: int = 600  # in each world of the encyclopaedia, and a third as many of every other sort of things
-    train: int = 2000  # questions of each split of the encyclopaedia
+    demonstrated: int = 2000  # questions about the world of the encyclopaedia in which experts play
+    train: int = 2000  # questions about the worlds of its splits
     dev: int = 100
     test: int = 400
     seed: int = 0

@@ -193,6 +193,7 @@ RANGES: Mapping[str, Rule] = {
     "search.hits": _at_least(1),
     "search.passage_chars": _at_least(1),
     "search.people": _at_least(12),
+    "search.demonstrated": _at_least(1),
     "search.train": _at_least(1),
     "search.dev": _at_least(1),
     "search.test": _at_least(1),

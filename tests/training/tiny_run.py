@@ -49,6 +49,7 @@ def search_config(**changes: object) -> Config:
     small.update_from_flattened_dict(
         {
             "search.people": 24,
+            "search.demonstrated": 16,
             "search.train": 16,
             "search.dev": 4,
             "search.test": 8,

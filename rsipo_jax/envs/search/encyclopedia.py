@@ -16,6 +16,8 @@ from rsipo_jax.envs.search.passages import Passage
 from rsipo_jax.envs.search.questions import SPLITS, Question
 
 SOURCE = "encyclopedia"
+DEMONSTRATED = "demonstrated"  # the world in which experts play
+WORLDS = (*SPLITS, DEMONSTRATED)
 KINDS = ("single", "bridge", "compositional", "comparison")
 
 _SYLLABLES = ("ba", "do", "fe", "gi", "ka", "lo", "mi", "nu", "pe", "ra", "so", "ti", "ve", "wa", "zu")
@@ -143,7 +145,7 @@ def make_encyclopedia(seed: int, people: int, questions: Mapping[str, int]) -> E
     """
     rng = random.Random(f"encyclopedia/{seed}")
     names = _names(rng)
-    worlds = {split: _world(rng, names, people, split) for split in SPLITS if split in questions}
+    worlds = {split: _world(rng, names, people, split) for split in WORLDS if split in questions}
     passages = [_passage(entity) for world in worlds.values() for entity in world.entities.values()]
     rng.shuffle(passages)
     examples = {

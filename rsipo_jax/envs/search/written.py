@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from rsipo_jax.config import SearchConfig
-from rsipo_jax.envs.search.encyclopedia import SPLITS, Encyclopedia, Example, Hop, make_encyclopedia
+from rsipo_jax.envs.search.encyclopedia import (
+    DEMONSTRATED,
+    WORLDS,
+    Encyclopedia,
+    Example,
+    Hop,
+    make_encyclopedia,
+)
 from rsipo_jax.envs.search.packed import lines
 from rsipo_jax.envs.search.passages import write_corpus
 from rsipo_jax.envs.search.questions import read_questions
@@ -30,7 +37,9 @@ def write_encyclopedia(folder: Path, search: SearchConfig) -> None:
 
     Raises ConfigError when the folder holds one of other settings, or when `search` asks for one that cannot be made.
     """
-    counts = {"train": search.train, "dev": search.dev, "test": search.test}
+    counts = {
+        "train": search.train, "dev": search.dev, "test": search.test, DEMONSTRATED: search.demonstrated,
+    }  # fmt: skip
     settings = {"version": VERSION, "seed": search.seed, "people": search.people, **counts}
     if folder.exists():
         _check_settings(folder, settings)
@@ -56,7 +65,7 @@ def write_encyclopedia(folder: Path, search: SearchConfig) -> None:
 def read_examples(folder: Path) -> dict[str, tuple[Example, ...]]:
     """The questions of a written encyclopaedia by split. Raises ConfigError, with the line, where they are damaged."""
     found = {}
-    for split in SPLITS:
+    for split in WORLDS:
         path = folder / f"{split}.jsonl"
         questions = read_questions(path)
         found[split] = tuple(

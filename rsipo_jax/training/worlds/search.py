@@ -11,7 +11,7 @@ from rsipo_jax.config import Config
 from rsipo_jax.envs.protocol import EnvPool, Task
 from rsipo_jax.envs.search.data import FOLDER as QUESTIONS
 from rsipo_jax.envs.search.data import make_pool, open_data, open_retriever
-from rsipo_jax.envs.search.encyclopedia import Example
+from rsipo_jax.envs.search.encyclopedia import DEMONSTRATED, Example
 from rsipo_jax.envs.search.recall import Recall, recall
 from rsipo_jax.envs.search.retrieval import Retriever
 from rsipo_jax.evaluation.panels import Panel
@@ -66,7 +66,7 @@ class Search:
 
     def demonstrations(self, folder: Path) -> list[Demonstration]:
         """See `World.demonstrations`. Raises ConfigError where the ways to the answers are not known."""
-        if not any(self.data.hops(task.id) for task in self.tasks("train")):
+        if not self.has(DEMONSTRATED):
             raise ConfigError(
                 f"config.sft.games={self._config.sft.games}, but nobody knows the searches that answer the questions of "
                 f"{self}: set it to 0, and config.model.checkpoint to a policy that can search"
@@ -75,7 +75,7 @@ class Search:
 
     def _played(self) -> Iterator[tuple[str, Demonstration]]:
         sft, seed, search = self._config.sft, self._config.seed, self._config.search
-        tasks = chosen(self.tasks("train"), sft.games, seed)
+        tasks = chosen(self.tasks(DEMONSTRATED), sft.games, seed)
         examples = [Example(self.data.question(task.id), self.data.hops(task.id)) for task in tasks]
         with closing(self.pool()) as pool:
             for task, example in zip(tasks, examples, strict=True):

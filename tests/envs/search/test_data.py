@@ -24,7 +24,7 @@ from rsipo_jax.validation import ConfigError
 from tests.envs.search.test_dense import encoder_in
 from tests.envs.search.test_sets import record, write
 
-SMALL = SearchConfig(people=30, train=24, dev=8, test=12, seed=3)
+SMALL = SearchConfig(people=30, demonstrated=4, train=24, dev=8, test=12, seed=3)
 REAL_SETS = ("nq", "popqa", "hotpotqa", "musique")
 
 
@@ -80,7 +80,7 @@ def never(total: int) -> Any:
 
 
 def test_the_encyclopaedia_is_kept_as_it_was_made(fictional: SearchData) -> None:
-    made = make_encyclopedia(SMALL.seed, SMALL.people, {"train": 24, "dev": 8, "test": 12})
+    made = make_encyclopedia(SMALL.seed, SMALL.people, {"train": 24, "dev": 8, "test": 12, "demonstrated": 4})
     assert fictional.corpus is not None
     with Corpus(fictional.corpus) as corpus:
         assert tuple(corpus) == made.passages
@@ -100,7 +100,7 @@ def test_it_is_made_once_and_of_one_kind(workdir: Path, monkeypatch: pytest.Monk
     with monkeypatch.context() as patched:
         patched.setattr(written, "make_encyclopedia", lambda *_: pytest.fail("made again"))
         assert open_data(config_of(), workdir) == open_data(config_of(retriever="none"), workdir)
-    for key in ("people", "train", "dev", "test", "seed"):
+    for key in ("people", "demonstrated", "train", "dev", "test", "seed"):
         with pytest.raises(ConfigError, match=rf"of {key}=\d+, and config\.search\.{key}=40: choose another"):
             open_data(config_of(**{key: 40}), workdir)
     monkeypatch.setattr(written, "VERSION", 99)

@@ -29,7 +29,7 @@ from rsipo_jax.training.worlds.search import Search
 
 CONFIG = Config(
     env=EnvConfig(name="search", max_turns=5),
-    search=SearchConfig(people=40, train=40, dev=4, test=4, hits=2),
+    search=SearchConfig(people=40, demonstrated=40, train=4, dev=4, test=4, hits=2),
     sft=SFTConfig(games=12, reading_questions=1),
 )
 
@@ -47,13 +47,13 @@ def pool(world: Search) -> Iterator[EnvPool]:
 
 
 def examples(world: Search) -> list[Example]:
-    return [Example(world.data.question(t.id), world.data.hops(t.id)) for t in world.tasks("train")]
+    return [Example(world.data.question(t.id), world.data.hops(t.id)) for t in world.tasks("demonstrated")]
 
 
 def played(world: Search, pool: EnvPool) -> list[tuple[Example, Demonstration]]:
     return [
         (example, demo)
-        for example, task in zip(examples(world), world.tasks("train"), strict=True)
+        for example, task in zip(examples(world), world.tasks("demonstrated"), strict=True)
         for demo in demonstrations(example, task, pool, 0, CONFIG.env.max_turns)
     ]
 
@@ -61,7 +61,7 @@ def played(world: Search, pool: EnvPool) -> list[tuple[Example, Demonstration]]:
 def test_they_are_what_the_environment_shows_and_every_response_is_strict(
     world: Search, pool: EnvPool
 ) -> None:
-    tasks = {task.id: task for task in world.tasks("train")}
+    tasks = {task.id: task for task in world.tasks("demonstrated")}
     lengths = set()
     for _, demo in played(world, pool):
         assert len(demo.responses) == len(demo.imitate) == len(demo.admissible) == len(demo.observations) - 1
@@ -132,7 +132,7 @@ def test_reading_questions_are_answered_by_the_passages_they_show_and_by_nothing
 
 def test_the_data_set_gives_back_what_was_played(world: Search, pool: EnvPool, tmp_path: Path) -> None:
     demos = world.demonstrations(tmp_path)
-    tasks = {task.id for task in chosen(world.tasks("train"), 12, 0)}
+    tasks = {task.id for task in chosen(world.tasks("demonstrated"), 12, 0)}
     made = [demo for _, demo in played(world, pool) if demo.task_id in tasks]
     episodes = [demo for demo in demos if demo.kind != READING]
     assert sorted(map(repr, episodes)) == sorted(map(repr, made)) and len(demos) == len(made) + 12
