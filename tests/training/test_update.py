@@ -216,6 +216,19 @@ def _scored_by_hand(logits: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray,
     return np.take_along_axis(log_p, tokens[..., None], axis=-1)[..., 0], -(p * log_p).sum(axis=-1)
 
 
+def test_schedules_of_lambda_and_eta_compile_nothing_anew() -> None:
+    rows, scores, credit = usual()
+    (micro,) = pack(rows.starts, range(len(rows)), LENGTH, 4)
+    batch, totals = make_batch(micro, rows, scores, credit), count_kinds(rows, np.arange(len(rows)))
+    norms, compiled = set(), set()
+    for strengths in ((0.4, 0.3), (0.2, 0.1), (0.0, 0.0)):
+        zeros = jax.tree.map(jnp.zeros_like, params())
+        grads, _ = accumulate(params(), {}, MODEL, batch, totals, LOSS, strengths, TEMPERATURE, zeros)
+        norms.add(float(optax.tree.norm(grads)))
+        compiled.add(accumulate._cache_size())
+    assert len(compiled) == 1 and len(norms) == 3
+
+
 def test_micro_batches_add_up_to_the_batch() -> None:
     rows, scores, credit = usual()
     whole, sums = gradient(rows, scores, credit)
