@@ -41,7 +41,7 @@ def test_a_method_with_skills_at_test_is_measured_with_them(
     assert (record["stage"], record["step"]) == ("sft*", 0) and study_finished(tmp_path)
     assert "SFT, skills at test*" in capsys.readouterr().out
     for step in (-1, 0):
-        evaluate(skilled, tmp_path, "valid_seen", step)
+        evaluate(skilled, tmp_path, ["valid_seen"], step)
         out = capsys.readouterr().out
         assert "equal to the run's own record" in out and "DIFFERS" not in out
 
