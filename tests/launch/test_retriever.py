@@ -75,12 +75,16 @@ def test_it_serves_until_it_is_interrupted(folder: Path) -> None:
                "--port=0"]  # fmt: skip
     inherited = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, cwd=ROOT, env=inherited, text=True, **pipes) as process:
+    # Where the tests run in the background of a shell, interrupts are ignored, and children inherit that.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    process = subprocess.Popen(command, cwd=ROOT, env=inherited, text=True, **pipes)
+    signal.signal(signal.SIGINT, before)
+    with process:
         assert process.stdout is not None and process.stderr is not None
         while "Listening at " not in (line := process.stdout.readline()):
             assert line, process.stderr.read()
         found = Client(line.split()[-1]).search(["fox", "", "the", "whale fox"], 3)
         process.send_signal(signal.SIGINT)
-        said = process.stderr.read()
+        said = process.communicate(timeout=60)[1]
     assert [[hit.passage.id for hit in hits] for hits in found] == [["a"], [], [], ["a", "b"]]
     assert process.returncode == 130 and "Traceback" not in said

@@ -72,7 +72,8 @@ def test_an_episode(pool: SearchPool, library: Library) -> None:
         pool.step({0: "<search>nothing</search>"})[0].text
         == "<information>\nNo passage was found.\n</information>"
     )
-    assert pool.step({0: "<answer> the ADA.</answer>"}) == {0: Observation("", (), won=True, done=True)}
+    ended = Observation("", (), won=True, done=True, answer="the ADA.")
+    assert pool.step({0: "<answer> the ADA.</answer>"}) == {0: ended}
     assert "no running game" in pool.step({0: "<search>x</search>"})[0].error
     pool.close()
     assert library.closed
@@ -100,7 +101,9 @@ def test_no_answer_is_wrong_even_where_the_prompt_names_it(pool: SearchPool) -> 
     """Search-R1 reads the example answer of its own prompt, Beijing, as that of an episode without one."""
     pool.reset({0: task("q1")})
     assert not pool.step({0: "I do not know"})[0].won
-    assert pool.step({0: "<answer>Peking</answer>"})[0] == Observation("", (), won=False, done=True)
+    assert pool.step({0: "<answer>Peking</answer>"})[0] == Observation(
+        "", (), won=False, done=True, answer="Peking"
+    )
 
 
 def test_slots_are_searched_together_and_answered_apart(pool: SearchPool, library: Library) -> None:
