@@ -21,10 +21,7 @@ ABLATIONS: Mapping[str, Variant] = {
     "+sft": ("grpo", {}),
     "+static skills": ("hybrid", {"skill.source": "static"}),  # w = 1, skills unmeasured, by the SFT policy
     "+on-policy skills": ("hybrid", {}),
-    "+execution-check reward": (
-        "rsipo",
-        {"trust.function": "one"},
-    ),  # which is also the full method without its trust
+    "+execution-check reward": ("rsipo", {"trust.function": "one"}),  # also the full method without its trust
     "full": ("rsipo", {}),
     # the full method without one part
     "-sft": ("rsipo", NO_SFT),

@@ -26,7 +26,8 @@ from rsipo_jax.config import (
     TokenizerConfig,
     TrainConfig,
 )
-from rsipo_jax.validation import SEARCH_SETS, ConfigError, to_config_dict
+from rsipo_jax.validation import ConfigError, to_config_dict
+from rsipo_jax.validation.choices import SEARCH_SETS
 
 TINY = Config(
     env=EnvConfig(name="search", max_turns=5),

@@ -7,13 +7,12 @@ A setting of `--config` that has no effect on a variant's method is at its defau
 
 Two budgets. A method with replays plays up to 1 + K episodes where GRPO plays one (fewer with `skill.per_task`), so beside
 `grpo` (as many steps, as many student episodes) there is `grpo_budget`, which plays as many episodes in all, in so many
-times the steps. More steps rather
-than more tasks a step, because then nothing else differs from `grpo` (batch, rows of an update, age of the policy that
-acted), the additional episodes are played by a policy that has learned from the earlier ones, which is the better use of
-them, and up to the last step of `grpo` the two are one run (where `train.warmup_ratio` is 0, as in the presets: a warm-up
-is a share of all steps): its curve against all episodes played is GRPO's, at every budget. It makes as many times more
-updates from the policy of a step
-as RSIPO, in GRPO's favour; so is that skills which cannot be read are not replayed.
+times the steps. More steps rather than more tasks a step, because then nothing else differs from `grpo` (batch, rows of an
+update, age of the policy that acted), the additional episodes are played by a policy that has learned from the earlier
+ones, which is the better use of them, and up to the last step of `grpo` the two are one run (where `train.warmup_ratio` is
+0, as in the presets: a warm-up is a share of all steps): its curve against all episodes played is GRPO's, at every budget.
+It makes as many times more updates as it plays steps, in GRPO's favour; so is that skills which cannot be read are not
+replayed.
 """
 
 from __future__ import annotations

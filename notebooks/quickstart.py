@@ -245,7 +245,7 @@ for method in (RSIPO(), LostOnly()):
 
 # %% [markdown]
 # To train with it, put the class into `rsipo_jax/methods/lost_only.py`, enter it as `"lost_only"` in `METHODS` of
-# `rsipo_jax/methods/__init__.py`, add the name to `METHODS` of `rsipo_jax/validation.py`, and run
+# `rsipo_jax/methods/__init__.py`, add the name to `METHODS` of `rsipo_jax/validation/choices.py`, and run
 #
 # ```
 # python launch/train.py --config=configs/alfworld.py --config.method=lost_only

@@ -23,11 +23,11 @@ from rsipo_jax.envs.alfworld import versions
 from rsipo_jax.envs.search import questions
 from rsipo_jax.models import attention, lora, transformer
 from rsipo_jax.skills import trust
-from rsipo_jax.validation import (
+from rsipo_jax.validation import ConfigError, keys, relevant, setting, to_config_dict, validated
+from rsipo_jax.validation.choices import (
     ATTENTION,
     CHOICES,
     GAME_VERSIONS,
-    IDLE,
     METHODS,
     OUTCOMES,
     PARSERS,
@@ -39,22 +39,17 @@ from rsipo_jax.validation import (
     SIZES,
     TEACHING,
     TRUST_FUNCTIONS,
-    WINDOW_ONLY,
-    ConfigError,
-    keys,
-    relevant,
-    setting,
-    to_config_dict,
-    validated,
 )
+from rsipo_jax.validation.idle import IDLE
 
 ALFWORLD = runpy.run_path(str(Path(__file__).parents[1] / "configs" / "alfworld.py"))
+SEARCH = runpy.run_path(str(Path(__file__).parents[1] / "configs" / "search.py"))
 NUMBERS = [key for key in keys() if key in RANGES]
 
 
 def preset_with(preset: str = "tiny", **changes: Any) -> ConfigDict:
     """A preset with changes; the keyword `rollout__group_size` stands for `rollout.group_size`."""
-    config: ConfigDict = ALFWORLD["get_config"](preset)
+    config: ConfigDict = (SEARCH if changes.get("env__name") == "search" else ALFWORLD)["get_config"](preset)
     for name, value in changes.items():
         *path, last = name.split("__")
         section = config
@@ -76,7 +71,7 @@ def preset_with(preset: str = "tiny", **changes: Any) -> ConfigDict:
             "config.lora.targets=('q', 'q') must name different",
         ),
         ({"lora__rank": 8, "lora__targets": ()}, "config.lora.rank=8 adapts nothing"),
-        ({"lora__alpha": 32.0}, "have no effect when config.lora.rank=0"),
+        ({"lora__alpha": 32.0}, "has no effect when config.lora.rank=0"),
         ({"lora__rank": 8}, "config.sft.optimizer='muon' is for whole matrices"),
     ],
 )
@@ -111,29 +106,6 @@ def test_the_papers_presets_have_the_papers_numbers() -> None:
         assert prompt == (4096 if preset == "qwen2.5-7b" else 2048)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"skill__per_task": 1, "skill__adv_group": "batch"},
-        {"skill__per_task": 1, "skill__eta": 0.0},
-        {"skill__per_task": 1, "skill__source": "static"},
-        {"skill__per_task": 1, "method": "hybrid"},
-        {"skill__per_task": 2, "skill__replays": 2, "trust__unit": "hier"},
-        {"loss__hybrid": "gated_loss", "loss__gate_slope": 2.0},
-        {"loss__advantage": "none"},
-        {
-            "loss__distill_low": 0.1,
-            "loss__distill_high": 0.2,
-            "loss__distill": 0.0,
-            "loss__distill_final": 1.0,
-        }
-        | {"loss__distill_schedule": "linear"},
-    ],
-)
-def test_what_has_an_effect_is_let_pass(changes: dict[str, Any]) -> None:
-    validated(preset_with(**changes))
-
-
 def test_a_preset_is_locked() -> None:
     with pytest.raises(AttributeError):
         ALFWORLD["get_config"]().rollout.group_sise = 8
@@ -144,7 +116,7 @@ def test_an_unknown_preset_lists_the_known_ones() -> None:
         ALFWORLD["get_config"]("huge")
 
 
-@pytest.mark.parametrize("key", [*RANGES, *CHOICES, *WINDOW_ONLY, *(k for row in IDLE for k in row.named())])
+@pytest.mark.parametrize("key", [*RANGES, *CHOICES, *(k for row in IDLE for k in row.named())])
 def test_every_rule_is_about_a_setting(key: str) -> None:
     assert key in keys()
 
@@ -221,42 +193,91 @@ def test_every_number_has_a_rule() -> None:
         ),
         ("tiny", {"search__hits": 0}, r"config\.search\.hits=0 .*at least 1"),
         ("tiny", {"search__people": 11}, r"config\.search\.people=11 .*at least 12"),
-        ("tiny", {"search__timeout_s": 0.0}, r"config\.search\.timeout_s=0\.0 .*above 0"),
         (
             "tiny",
-            {"search__retriever": "dense"},
+            {"env__name": "search", "search__timeout_s": 0.0},
+            r"config\.search\.timeout_s=0\.0 .*above 0",
+        ),
+        (
+            "tiny",
+            {"env__name": "search", "search__retriever": "dense"},
             r"retriever='dense' needs config\.search\.encoder: give one",
         ),
-        ("tiny", {"search__retriever": "http"}, r"retriever='http' needs config\.search\.url: give one"),
-        ("tiny", {"search__encoder": "E"}, r"search\.encoder='E' has no effect when .*retriever='bm25'"),
-        ("tiny", {"search__query_prefix": "q "}, r"search\.query_prefix='q ' has no effect .*'dense'"),
-        ("tiny", {"search__url": "http://x"}, r"search\.url='http://x' has no effect .*retriever='http'"),
-        ("tiny", {"search__retries": 5}, r"config\.search\.retries=5 has no effect .*leave it at 3"),
         (
             "tiny",
-            {"search__retriever": "none", "search__index": "I"},
+            {"env__name": "search", "search__retriever": "http"},
+            r"retriever='http' needs config\.search\.url: give one",
+        ),
+        (
+            "tiny",
+            {"env__name": "search", "search__encoder": "E"},
+            r"search\.encoder='E' has no effect when .*retriever='bm25'",
+        ),
+        (
+            "tiny",
+            {"env__name": "search", "search__query_prefix": "q "},
+            r"search\.query_prefix='q ' has no effect .*'dense'",
+        ),
+        (
+            "tiny",
+            {"env__name": "search", "search__url": "http://x"},
+            r"search\.url='http://x' has no effect .*retriever='http'",
+        ),
+        (
+            "tiny",
+            {"env__name": "search", "search__retries": 5},
+            r"config\.search\.retries=5 has no effect .*leave it at 3",
+        ),
+        (
+            "tiny",
+            {"env__name": "search", "search__retriever": "none", "search__index": "I"},
             r"config\.search\.index='I' has no effect when config\.search\.retriever='none'",
         ),
         (
             "tiny",
-            {"search__corpus": "C"},
+            {"env__name": "search", "search__corpus": "C"},
             r"search\.corpus='C' has no effect when config\.search\.questions=''",
         ),
         (
             "tiny",
-            {"search__retriever": "none", "search__questions": "Q", "search__corpus": "C"},
+            {
+                "env__name": "search",
+                "search__retriever": "none",
+                "search__questions": "Q",
+                "search__corpus": "C",
+            },
             r"config\.search\.corpus='C' has no effect when config\.search\.retriever='none'",
         ),
-        ("tiny", {"search__questions": "Q"}, r"config\.search\.questions='Q' needs config\.search\.corpus"),
-        ("tiny", {"search__train_sets": ("squad",)}, r"search\.train_sets=\('squad',\) must .*bamboogle"),
-        ("tiny", {"search__train_sets": ()}, r"config\.search\.train_sets=\(\) must name different"),
-        ("tiny", {"search__train_sets": ("nq", "nq")}, r"config\.search\.train_sets=.* must name different"),
+        (
+            "tiny",
+            {"env__name": "search", "search__questions": "Q"},
+            r"config\.search\.questions='Q' needs config\.search\.corpus",
+        ),
+        (
+            "tiny",
+            {"env__name": "search", "search__train_sets": ("squad",)},
+            r"search\.train_sets=\('squad',\) must .*bamboogle",
+        ),
+        (
+            "tiny",
+            {"env__name": "search", "search__train_sets": ()},
+            r"config\.search\.train_sets=\(\) must name different",
+        ),
+        (
+            "tiny",
+            {"env__name": "search", "search__train_sets": ("nq", "nq")},
+            r"config\.search\.train_sets=.* must name different",
+        ),
         (
             "tiny",
             {"search__hits": 5},
             r"config\.search\.hits=5 has no effect when config\.env\.name='alfworld'",
         ),
-        ("tiny", {"env__name": "search"}, r"config\.eval\.panels=.* must name different panels of dev, test"),
+        (
+            "tiny",
+            {"env__name": "search", "eval__panels": ("valid_seen",)},
+            r"config\.eval\.panels=.* must name different panels of dev, test",
+        ),
         ("tiny", {"eval__panels": ("nq",)}, r"config\.eval\.panels=\('nq',\) .*valid_unseen"),
         ("tiny", {"search__train_sets": ("nq",)}, r"config\.search\.train_sets=.* has no effect when"),
         ("tiny", {"eval__panels": ("valid_sene",)}, r"config\.eval\.panels=\('valid_sene',\) .*valid_unseen"),
@@ -361,6 +382,11 @@ NO_EFFECT: list[tuple[str, Any, dict[str, Any], str]] = [
     ("skill__eta", 0.5, {"skill__source": "shuffled"}, "config.skill.source='shuffled'"),
     ("skill__adv_group", "batch", {"skill__source": "static"}, "config.skill.source='static'"),
     ("loss__gamma", 0.5, {}, "config.loss.advantage='grpo'"),
+    ("search__hits", 5, {}, "config.env.name='alfworld'"),
+    ("env__engine", "textworld", {"env__name": "search", "eval__panels": ("test",)}, "config.env.name='search'"),
+    ("games__max_per_kind", 2, {"env__name": "search", "eval__panels": ("test",)}, "config.env.name='search'"),
+    ("context__history", 3, {}, "config.context.kind='conversation'"),
+    ("lora__alpha", 8.0, {}, "config.lora.rank=0"),
 ]  # fmt: skip
 
 
@@ -413,10 +439,18 @@ def test_what_trains_or_learns_nothing_is_refused(changes: dict[str, Any], messa
         {"trust__prior_class": "outcome", "skill__source": "static"},  # written from the very episode
         {"loss__distill": 0.0, "loss__distill_schedule": "linear", "loss__distill_final": 0.1, "loss__teacher": "current"},
         {"method": "grpo", "loss__distill": 3.0},  # lambda of the study that it is a variant of
+        {"skill__per_task": 1, "skill__source": "static"},
+        {"skill__per_task": 1, "method": "hybrid"},
+        {"skill__per_task": 2, "skill__replays": 2, "trust__unit": "hier"},
+        {"loss__hybrid": "gated_loss", "loss__gate_slope": 2.0},
+        {"loss__advantage": "none"},
+        {"loss__distill_low": 0.1, "loss__distill_high": 0.2, "loss__distill": 0.0, "loss__distill_final": 1.0,
+         "loss__distill_schedule": "linear"},
     ],
 )  # fmt: skip
 def test_what_is_near_a_refusal_and_has_an_effect_is_taken(changes: dict[str, Any]) -> None:
-    validated(preset_with(**changes))
+    config = validated(preset_with(**changes))
+    assert all(setting(config, key.replace("__", ".")) == value for key, value in changes.items())
 
 
 def test_to_config_dict_round_trips() -> None:

@@ -370,14 +370,15 @@ def _skill_records(
     """What each episode was taught with and by how much; None where nothing was measured, rewarded or taught."""
     gains, weights, unit = evidence.gains, evidence.trust, evidence.unit
     acting = rows.kind == ACTION
-    # the weight of an episode is that of each of its action tokens
-    applied = dict(zip(rows.token_episode[acting].tolist(), credit.trust[acting].tolist(), strict=True))
+    applied = np.full(len(skills), np.nan)  # the weight of an episode is that of each of its action tokens
+    applied[rows.token_episode[acting]] = credit.trust[acting]
     trained = trains_writing(METHODS[config.method], config.skill)
     columns = {
         "gain": (gains.skill_gain, gains.skill_measured),
         "reward": (evidence.rewards, rewarded(outcomes, evidence) & trained),
         "task_gain": (np.asarray(gains.task_gain)[outcomes.group], np.asarray(gains.task_measured)[outcomes.group]),
         "posterior": (np.asarray(weights.posterior_mean)[unit], np.asarray(weights.variance)[unit] > 0),
+        "trust": (applied, ~np.isnan(applied)),
     }  # fmt: skip
     return [
         {
@@ -386,7 +387,6 @@ def _skill_records(
             "source_group": trajectories[author].group, "source_rollout": trajectories[author].rollout,
             "source_won": trajectories[author].won,
             **{name: float(values[i]) if known[i] else None for name, (values, known) in columns.items()},
-            "trust": applied.get(i),
         }
         for i, (t, skill, author) in enumerate(zip(trajectories, skills, authors, strict=True))
     ]  # fmt: skip

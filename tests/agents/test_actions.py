@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rsipo_jax.agents.actions import PARSERS, ParsedAction, parse_faithful, parse_strict
 from rsipo_jax.config import ContextConfig
 from rsipo_jax.text.tags import ACTION_CLOSE, ACTION_OPEN, TAGS
-from rsipo_jax.validation import PARSERS as NAMES
+from rsipo_jax.validation.choices import PARSERS as NAMES
 
 ADMISSIBLE = ("go to desk 1", "inventory", "look")
 TEXTS = st.lists(

@@ -12,8 +12,8 @@ from rsipo_jax.agents.actions import ParsedAction
 from rsipo_jax.agents.parsers import PARSERS as BY_ENVIRONMENT
 from rsipo_jax.agents.search_actions import PARSERS, parse_faithful, parse_strict
 from rsipo_jax.text.tags import SEARCH_TAGS
-from rsipo_jax.validation import ENVIRONMENTS
-from rsipo_jax.validation import PARSERS as NAMES
+from rsipo_jax.validation.choices import ENVIRONMENTS
+from rsipo_jax.validation.choices import PARSERS as NAMES
 
 PIECES = st.lists(
     st.sampled_from([*SEARCH_TAGS, *map(str.upper, SEARCH_TAGS), "<action>", "who", " ", "\n", "<", "/search>", "é"])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rsipo_jax.envs.protocol import Task
 from rsipo_jax.evaluation.panels import DRAWS, PROBE, SPLIT_OF, Panel, build_panel, make_panel
-from rsipo_jax.validation import PANELS, SEARCH_PANELS
+from rsipo_jax.validation.choices import PANELS, SEARCH_PANELS
 
 KINDS = ("look_at_obj_in_light", "pick_and_place_simple", "pick_heat_then_place_in_recep")
 

@@ -15,7 +15,7 @@ from jax import Array
 
 from rsipo_jax.config import LossConfig
 from rsipo_jax.methods.losses import AVERAGES, HYBRIDS, KL, loss_sums, policy_loss, pull, taught
-from rsipo_jax.validation import CHOICES
+from rsipo_jax.validation.choices import CHOICES
 from tests.methods import reference
 from tests.methods.test_losses import MASK, NEW, OLD, TEACHER, TRUST, arrays, trajectory_advantages
 

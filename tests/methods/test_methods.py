@@ -10,7 +10,7 @@ from rsipo_jax.methods import METHODS
 from rsipo_jax.methods.advantages import ReplayGains
 from rsipo_jax.methods.method import ADVANTAGES, Outcomes, SkillEvidence, Tokens, Turns, acting_advantages
 from rsipo_jax.skills.trust import Trust
-from rsipo_jax.validation import CHOICES
+from rsipo_jax.validation.choices import CHOICES
 
 # Four episodes of one task with 2, 1, 1, 3 turns; the first two won. Two tokens a turn, then one of a skill.
 TURNS = np.repeat(np.arange(4, dtype=np.int32), [2, 1, 1, 3])

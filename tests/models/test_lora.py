@@ -13,7 +13,7 @@ import pytest
 from rsipo_jax.models.lora import TARGETS, add_adapters, join, merged, split
 from rsipo_jax.models.transformer import LORA_A, LORA_B, PARAM_AXES, Params, cast_params, hidden_states
 from rsipo_jax.models.vocabulary import logits
-from rsipo_jax.validation import PROJECTIONS
+from rsipo_jax.validation.choices import PROJECTIONS
 from tests.models.reference import SMALL, make_params
 
 MODEL = replace(SMALL, lora_alpha=6.0)

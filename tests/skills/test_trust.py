@@ -15,7 +15,7 @@ from jax import Array
 from rsipo_jax.config import TrustConfig
 from rsipo_jax.skills.prior import PriorState, fit, merge
 from rsipo_jax.skills.trust import SIGNED, WEIGHTS, Trust, evidence, posterior, trust, update_prior
-from rsipo_jax.validation import SIGNED_FUNCTIONS
+from rsipo_jax.validation.choices import SIGNED_FUNCTIONS
 from tests.skills import reference_trust as plain
 
 CFG = TrustConfig()
