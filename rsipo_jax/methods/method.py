@@ -52,7 +52,7 @@ class SkillEvidence:
     gains: ReplayGains  # nothing is measured where the method does not replay
     trust: Trust  # per unit
     unit: np.ndarray  # int32 [E], which unit of `trust` the episode's skill belongs to
-    source_won: np.ndarray  # bool [E], the episode that it was written from was won
+    source_won: np.ndarray  # bool [E], the episode was won; read where skills are its own
     adv_group: str = "task"  # see `skill_credit.skill_advantages`
 
 

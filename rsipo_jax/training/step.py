@@ -126,7 +126,7 @@ def train_step(
             replays = rollout(agent, planned, REPLAY, step, sampling, on_done)
     if method.writes_skills:
         with phases("trust"):
-            evidence, prior = _weigh(trajectories, skills, authors, replays, outcomes, prior, agent)
+            evidence, prior = _weigh(trajectories, skills, replays, outcomes, prior, agent)
 
     with phases("score"):
         # Where writing is not trained, its rows need no scores.
@@ -227,7 +227,6 @@ def _tokens(rows: Rows, trajectories: Sequence[Trajectory]) -> Tokens:
 def _weigh(
     trajectories: Sequence[Trajectory],
     skills: Sequence[Skill],
-    authors: np.ndarray,
     replays: Sequence[Trajectory],
     outcomes: Outcomes,
     prior: PriorState,
@@ -251,7 +250,7 @@ def _weigh(
     rewards = np.asarray(skill_rewards(gains.skill_gain, readable, chars, config.skill), np.float32)
     written = np.asarray([skill.written for skill in skills])
     return SkillEvidence(
-        written, readable, rewards, gains, belief, units.of_episode, won[authors], config.skill.adv_group
+        written, readable, rewards, gains, belief, units.of_episode, won, config.skill.adv_group
     ), prior
 
 

@@ -103,3 +103,21 @@ def test_skills_that_were_not_written_are_in_no_group(group: str) -> None:
     found = skill_advantages(outcomes, known)
     assert not found[~written].any() and found[:4].all()
     np.testing.assert_array_equal(found, skill_advantages(outcomes, other))
+
+
+@pytest.mark.parametrize("group", ["task", "task_outcome", "batch"])
+def test_a_readable_skill_whose_replays_were_void_is_judged_by_nobody_and_judges_nobody(group: str) -> None:
+    """Its reward of 0 would otherwise stand among the gains of the others."""
+    won = np.asarray([True, True, True, True, False, False, False, False])
+    played = np.asarray([1, 0, 0, 1, 1, 1, 0, 0], bool)
+    readable, ids, valid = np.ones(8, bool), np.arange(8) // G, np.ones(8, bool)
+    outcomes, skills = evidence(won, played, readable, group)
+    measured = np.arange(8) != 1
+    gains = replay_gains(won, valid, ids, played[:, None], measured[:, None], 2)
+    rewards = np.asarray(skill_rewards(gains.skill_gain, readable, np.zeros(8, int), CFG), np.float32)
+    assert rewards[1] == 0.0 and rewards[2] < 0.0
+    found = skill_advantages(outcomes, replace(skills, gains=gains, rewards=rewards))
+    judged = measured if group == "batch" else measured & (ids == 0)
+    wanted = normal(rewards[judged].astype(np.float64))
+    assert found[1] == 0.0
+    np.testing.assert_allclose(found[judged], wanted, rtol=1e-4, atol=1e-6)
