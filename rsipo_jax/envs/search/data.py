@@ -6,8 +6,6 @@ corpora and indexes.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -76,18 +74,6 @@ class SearchData:
     def hops(self, id_: str) -> tuple[Hop, ...]:
         """The searches that lead to the answer; none where nobody knows them."""
         return self.ways.get(id_, ())
-
-    def gold_passages(self, id_: str) -> tuple[str, ...]:
-        """The passages that tell the answer together; none where the file does not say."""
-        return self.questions[id_].gold_ids
-
-    def fingerprint(self) -> str:
-        """SHA-256 (hex) of all questions with their answers: runs that share it were asked the same."""
-        whole = hashlib.sha256()
-        for id_ in sorted(self.questions):
-            question = self.questions[id_]
-            whole.update(json.dumps([id_, question.text, question.answers]).encode())
-        return whole.hexdigest()
 
     def _task(self, question: Question) -> Task:
         kind = question.kind if question.source == SOURCE else question.source
